@@ -1,0 +1,40 @@
+"""Our own kernels, a folder each. In each folder: space.py (legal configs), the kernel source (real code), render.py (config -> Candidate)."""
+
+from __future__ import annotations
+
+import importlib
+
+from kernelwright.families.family import Config, DeviceFacts, Family, Space
+from kernelwright.records import Workload
+
+__all__ = ["NAMES", "Config", "DeviceFacts", "Family", "Space", "family", "families_for"]
+
+_CLASSES = {
+    "chain_cpu": "kernelwright.families.chain_cpu:ChainCpu",
+    "chain_cuda": "kernelwright.families.chain_cuda:ChainCuda",
+    "gemm_cpu": "kernelwright.families.gemm_cpu:GemmCpu",
+    "gemm_sm80": "kernelwright.families.gemm_sm80:GemmSm80",
+}
+
+NAMES = tuple(_CLASSES)
+
+
+def family(name: str) -> Family:
+    """The Family of that name. Raises ValueError with the known names."""
+    if name not in _CLASSES:
+        raise ValueError(f"unknown family {name!r}; choose one of {', '.join(_CLASSES)}")
+    module, _, cls = _CLASSES[name].partition(":")
+    return getattr(importlib.import_module(module), cls)()
+
+
+def families_for(w: Workload, device: DeviceFacts) -> tuple[list[Family], dict[str, str]]:
+    """The Families that write kernels for this Workload on this device, and why the others do not."""
+    able, refused = [], {}
+    for name in _CLASSES:
+        one = family(name)
+        reason = one.refuses(w, device)
+        if reason is None:
+            able.append(one)
+        else:
+            refused[name] = reason
+    return able, refused

@@ -1,0 +1,124 @@
+"""`gemm`: C = A B, with fp16, bf16 or fp32 in and out, any M, N, K, four layouts.
+
+Layout letters are row-major terms, A's first: `n` stores the matrix as the formula names it (A: M x K, B: K x N), `t` stores its
+transpose (A: K x M, B: N x K). `torch.nn.Linear` is `nt`; BLAS's column-major "TN" is the same memory as our `nt`.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+
+from kernelwright.problems.problem import TORCH_DTYPES, UNIT_ROUNDOFF, Case, Cost, Problem, Tensors, TensorSpec
+from kernelwright.records import DTYPES, Workload
+
+LAYOUTS = ("nn", "nt", "tn", "tt")
+
+_EXACT_LIMIT = {"fp16": 2**11, "bf16": 2**8, "fp32": 2**24}
+"""Integers up to here are exact in the type."""
+
+
+class Gemm(Problem):
+    name = "gemm"
+    axes = ("M", "N", "K")
+    vendor_floor_ulps = 0.5  # rounding a float32 accumulator to the output costs 0.58 unit roundoffs rms
+
+    def tensors(self, w: Workload) -> tuple[TensorSpec, ...]:
+        m, n, k = (w.axes[x] for x in self.axes)
+        a = (m, k) if w.layout[0] == "n" else (k, m)
+        b = (k, n) if w.layout[1] == "n" else (n, k)
+        return (
+            TensorSpec("a", a, w.dtype, "in"),
+            TensorSpec("b", b, w.dtype, "in"),
+            TensorSpec("c", (m, n), w.dtype, "out"),
+        )
+
+    def cases(self, w: Workload) -> tuple[Case, ...]:
+        return (
+            Case("binary", "exact"),
+            Case("ternary", "exact"),
+            Case("integer", "exact"),
+            Case("normal", "normal"),
+            Case("wide", "normal"),
+            Case("cancel", "adversarial"),
+            Case("one-hot", "adversarial"),
+            Case("nan", "adversarial"),
+            Case("inf", "adversarial"),
+            Case("denormal", "adversarial"),
+        )
+
+    def generate(self, w: Workload, case: Case, rng: torch.Generator, device: torch.device | str) -> Tensors:
+        spec_a, spec_b, _ = self.tensors(w)
+        a, b = (self._draw(w, case, spec.shape, rng, device) for spec in (spec_a, spec_b))
+        k_of_a, k_of_b = (1 if w.layout[0] == "n" else 0), (0 if w.layout[1] == "n" else 1)
+        k = w.axes["K"]
+        if case.name == "cancel" and k >= 2:
+            # the second half of K repeats the first with the sign of A turned: the exact sum is what the odd term leaves
+            half = k // 2
+            a.narrow(k_of_a, half, half).copy_(-a.narrow(k_of_a, 0, half))
+            b.narrow(k_of_b, half, half).copy_(b.narrow(k_of_b, 0, half))
+        elif case.name == "one-hot" and a.numel():
+            # A selects rows of B: any addressing fault moves whole values
+            a.zero_()
+            m = w.axes["M"]
+            picks = torch.randint(k, (m,), generator=rng, device=device)
+            logical = a if w.layout[0] == "n" else a.t()
+            logical[torch.arange(m, device=device), picks] = 1
+        elif case.name in ("nan", "inf"):
+            for t in (a, b):
+                if t.numel():
+                    at = torch.randint(t.numel(), (1,), generator=rng, device=device)
+                    t.view(-1)[at] = math.nan if case.name == "nan" else math.inf
+        return {"a": a, "b": b}
+
+    def _draw(self, w: Workload, case: Case, shape: tuple[int, ...], rng: torch.Generator, device) -> torch.Tensor:
+        dtype = TORCH_DTYPES[w.dtype]
+        if case.name == "binary":
+            return torch.randint(0, 2, shape, generator=rng, device=device).to(dtype)
+        if case.name == "ternary":
+            return torch.randint(-1, 2, shape, generator=rng, device=device).to(dtype)
+        if case.name == "integer":
+            # |a|, |b| <= q keeps every partial sum within K q^2, exact in the accumulator and inside fp16's range
+            limit = min(_EXACT_LIMIT[w.accumulate], 60000 if w.dtype == "fp16" else 2**24)
+            q = max(1, min(math.isqrt(limit // max(1, w.axes["K"])), _EXACT_LIMIT[w.dtype]))
+            return torch.randint(-q, q + 1, shape, generator=rng, device=device).to(dtype)
+        x = torch.randn(shape, generator=rng, device=device, dtype=torch.float32)
+        if case.name == "wide":
+            x *= torch.exp2(torch.randint(-6, 7, shape, generator=rng, device=device).float())
+        elif case.name == "denormal":
+            x *= 2.0**-13 if w.dtype == "fp16" else 2.0**-63  # products fall among fp16's denormals, or among fp32's
+        return x.to(dtype)
+
+    def _logical(self, w: Workload, inputs: Tensors) -> tuple[torch.Tensor, torch.Tensor]:
+        a = inputs["a"] if w.layout[0] == "n" else inputs["a"].t()
+        b = inputs["b"] if w.layout[1] == "n" else inputs["b"].t()
+        return a, b
+
+    def reference(self, w: Workload, inputs: Tensors) -> Tensors:
+        a, b = self._logical(w, inputs)
+        return {"c": a.double() @ b.double()}
+
+    def eager(self, w: Workload, inputs: Tensors) -> Tensors:
+        a, b = self._logical(w, inputs)
+        return {"c": torch.matmul(a, b)}
+
+    def scale(self, w: Workload, inputs: Tensors, reference: Tensors) -> Tensors:
+        a, b = self._logical(w, inputs)
+        magnitude = a.double().abs() @ b.double().abs()
+        u_out, u_acc = UNIT_ROUNDOFF[w.dtype], UNIT_ROUNDOFF[w.accumulate]
+        tiny = float(torch.finfo(TORCH_DTYPES[w.dtype]).smallest_normal) * 2 * u_out
+        k = max(1, w.axes["K"])
+        return {"c": u_out * reference["c"].abs() + math.sqrt(k) * u_acc * magnitude + tiny}
+
+    def bound(self, w: Workload) -> float:
+        return 2.0
+
+    def cost(self, w: Workload) -> Cost:
+        m, n, k = (w.axes[x] for x in self.axes)
+        return Cost(flops=2.0 * m * n * k, bytes=float((m * k + k * n + m * n) * DTYPES[w.dtype]), unit=w.dtype)
+
+    def variants(self, w: Workload) -> tuple[Workload, ...]:
+        shapes = [(1, 1, 1), (1, 64, 32), (64, 1, 32), (33, 65, 17), (127, 129, 63), (130, 8, 264), (8, 200, 72), (256, 256, 1)]
+        shapes += [(0, 8, 8), (8, 0, 8), (8, 8, 0), (200, 136, 1032)]
+        return tuple(w.replace(axes=dict(zip(self.axes, s, strict=True))) for s in shapes)

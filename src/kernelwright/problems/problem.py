@@ -1,0 +1,108 @@
+"""What a Problem is: a reference in high precision, symbolic axes, an input generator, a tolerance rule.
+
+A Problem never sees a candidate, a device clock or the archive. Its tensors may live on any torch device.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import torch
+
+from kernelwright.records import Workload
+
+Tensors = dict[str, torch.Tensor]
+
+TORCH_DTYPES = {
+    "fp16": torch.float16,
+    "bf16": torch.bfloat16,
+    "fp32": torch.float32,
+    "int32": torch.int32,
+    "int64": torch.int64,
+}
+
+UNIT_ROUNDOFF = {"fp16": 2.0**-11, "bf16": 2.0**-8, "fp32": 2.0**-24}
+"""Largest relative error of one rounding to nearest."""
+
+
+@dataclass(frozen=True)
+class TensorSpec:
+    """One buffer of a Workload, as it is stored: row-major, rows `ld` elements apart (the last axis unless padded)."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+    role: Literal["in", "out"]
+
+    @property
+    def numel(self) -> int:
+        return math.prod(self.shape)
+
+
+@dataclass(frozen=True)
+class Case:
+    """One kind of input of the correctness ladder."""
+
+    name: str
+    rung: Literal["exact", "normal", "adversarial"]
+
+
+@dataclass(frozen=True)
+class Cost:
+    """The least that any implementation must do: the two terms of the roofline."""
+
+    flops: float
+    """Floating-point operations on the unit named below."""
+    bytes: float
+    """Each input read once, each output written once."""
+    unit: str
+    """`fp16`, `bf16`, `fp32` matrix or vector unit; `vector` for element-wise work in fp32."""
+
+
+class Problem(ABC):
+    """Subclass one per operation and register it in `kernelwright.problems`."""
+
+    name: ClassVar[str]
+    axes: ClassVar[tuple[str, ...]]
+    vendor_floor_ulps: ClassVar[float] = 2.0
+    """A vendor error below this many unit roundoffs of the output type counts as this many (see `evaluate.verify`)."""
+
+    @abstractmethod
+    def tensors(self, w: Workload) -> tuple[TensorSpec, ...]:
+        """Buffers in the order of the candidate's interface: inputs, then outputs."""
+
+    @abstractmethod
+    def cases(self, w: Workload) -> tuple[Case, ...]:
+        """Input cases of the ladder that make sense for this Workload, cheapest first."""
+
+    @abstractmethod
+    def generate(self, w: Workload, case: Case, rng: torch.Generator, device: torch.device | str) -> Tensors:
+        """Fresh inputs of their stored shapes and dtypes. Every call draws anew from `rng`."""
+
+    @abstractmethod
+    def reference(self, w: Workload, inputs: Tensors) -> Tensors:
+        """Outputs in float64, from inputs that were exactly representable in the Workload's dtype."""
+
+    @abstractmethod
+    def eager(self, w: Workload, inputs: Tensors) -> Tensors:
+        """The same as a PyTorch user would write it, in the Workload's dtype: the rival `eager`, and the `vendor` whose error is
+        the yardstick."""
+
+    @abstractmethod
+    def scale(self, w: Workload, inputs: Tensors, reference: Tensors) -> Tensors:
+        """Per output element, in float64: the error that one rounding in each step would explain. The normalised error of an
+        output is max |out - ref| / scale."""
+
+    @abstractmethod
+    def bound(self, w: Workload) -> float:
+        """Largest normalised error that passes."""
+
+    @abstractmethod
+    def cost(self, w: Workload) -> Cost: ...
+
+    @abstractmethod
+    def variants(self, w: Workload) -> tuple[Workload, ...]:
+        """Small Workloads for the `shapes` rung: tails on every axis, size 1, size 0, longer and shorter than any tile."""
