@@ -1,0 +1,132 @@
+"""The only reader of environment variables: where things are kept, which compiler, how many threads.
+
+Nothing is cached: `settings()` reads the environment on every call, so a change takes effect at once (and in tests).
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+
+class SettingsError(ValueError):
+    """A variable or folder that cannot be used; the message is one sentence with the fix."""
+
+
+@dataclass(frozen=True)
+class Variable:
+    """One environment variable, as `doctor` and the docs list it."""
+
+    name: str
+    default: str
+    meaning: str
+
+
+VARIABLES = (
+    Variable(
+        "KERNELWRIGHT_HOME",
+        "$XDG_CACHE_HOME/kernelwright or ~/.cache/kernelwright",
+        "folder of the build cache (builds/), measured peaks (peaks/) and the archive (archive.db)",
+    ),
+    Variable("KERNELWRIGHT_ARCHIVE", "archive.db in the home folder", "file of the archive of all trials"),
+    Variable("KERNELWRIGHT_CXX", "the first of g++, clang++, c++ that is found", "C++ compiler of the CPU target"),
+    Variable("KERNELWRIGHT_THREADS", "1", "threads that kernels and rivals use on the CPU target"),
+)
+
+MAX_THREADS = 1024
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What the environment says. `settings()` makes one; by hand: `Settings(home=tmp, archive=tmp / "x.db")`."""
+
+    home: Path
+    archive: Path
+    cxx: str | None = None
+    """Name or path of the C++ compiler; None lets the CPU target look for one."""
+    threads: int = 1
+
+    @property
+    def builds(self) -> Path:
+        return self.home / "builds"
+
+    @property
+    def peaks(self) -> Path:
+        return self.home / "peaks"
+
+
+def settings(environ: Mapping[str, str] | None = None) -> Settings:
+    """Reads the environment. An empty variable counts as unset. Raises SettingsError."""
+    env = os.environ if environ is None else environ
+    home = _folder(env)
+    archive = env.get("KERNELWRIGHT_ARCHIVE", "").strip()
+    return Settings(
+        home=home,
+        archive=_expand("KERNELWRIGHT_ARCHIVE", archive) if archive else home / "archive.db",
+        cxx=env.get("KERNELWRIGHT_CXX", "").strip() or None,
+        threads=_threads(env.get("KERNELWRIGHT_THREADS", "").strip()),
+    )
+
+
+def _folder(env: Mapping[str, str]) -> Path:
+    if text := env.get("KERNELWRIGHT_HOME", "").strip():
+        return _expand("KERNELWRIGHT_HOME", text)
+    # The XDG base directory specification: a relative XDG_CACHE_HOME is invalid and must be ignored.
+    if (cache := env.get("XDG_CACHE_HOME", "")) and os.path.isabs(cache):
+        return Path(cache) / "kernelwright"
+    return _expand("KERNELWRIGHT_HOME", "~/.cache/kernelwright")
+
+
+def _expand(name: str, text: str) -> Path:
+    """An absolute path: worker processes run in other folders than the user's."""
+    if "\0" in text:
+        raise SettingsError(f"{name} holds a zero byte; set it to a path")
+    try:
+        return Path(os.path.abspath(Path(text).expanduser()))
+    except RuntimeError:
+        raise SettingsError(
+            f"{name}={text!r} names a home folder that does not exist; set {name} to an absolute path"
+        ) from None
+
+
+def _threads(text: str) -> int:
+    if not text:
+        return 1
+    if not (text.isascii() and text.isdigit() and 1 <= int(text[:8]) <= MAX_THREADS):
+        raise SettingsError(
+            f"KERNELWRIGHT_THREADS={text!r} is not a number of threads; set it to an integer from 1 to {MAX_THREADS}"
+        )
+    return int(text)
+
+
+def writable(path: Path, variable: str = "KERNELWRIGHT_HOME") -> Path:
+    """Makes the folder `path` where needed and proves that a file can be written there.
+
+    `variable` is what the user would change. A permission bit proves nothing (root, read-only mounts, quotas, a full disk), so this writes a page and removes it.
+    Raises SettingsError.
+    """
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=path, prefix=".probe-") as probe:
+            probe.write(b"\0" * 4096)
+            probe.flush()
+    except OSError as error:
+        raise SettingsError(f"{reason(error, path)}; set {variable} to a folder that can be written") from None
+    return path
+
+
+def reason(error: OSError, path: Path) -> str:
+    """Why a file or folder could not be written, as a clause: `the disk that holds /x is full`."""
+    match error.errno:
+        case errno.ENOSPC | errno.EDQUOT:
+            return f"the disk that holds {path} is full"
+        case errno.EROFS | errno.EACCES | errno.EPERM:
+            return f"{path} is read-only for this user"
+        case errno.ENOTDIR | errno.EEXIST:
+            return f"{path} cannot be a folder because a file is in its way"
+        case _:
+            return f"{path} cannot be written ({os.strerror(error.errno) if error.errno else error})"
