@@ -81,7 +81,7 @@ def test_a_full_disk_is_named(monkeypatch, tmp_path):
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr("kernelwright.settings.tempfile.TemporaryFile", full)
-    with pytest.raises(SettingsError, match="the disk that holds .* is full; set KERNELWRIGHT_HOME"):
+    with pytest.raises(SettingsError, match=r"the disk that holds .* is full; set KERNELWRIGHT_HOME"):
         writable(tmp_path)
 
 

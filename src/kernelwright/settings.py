@@ -106,7 +106,8 @@ def _threads(text: str) -> int:
 def writable(path: Path, variable: str = "KERNELWRIGHT_HOME") -> Path:
     """Makes the folder `path` where needed and proves that a file can be written there.
 
-    `variable` is what the user would change. A permission bit proves nothing (root, read-only mounts, quotas, a full disk), so this writes a page and removes it.
+    `variable` is what the user would change. A permission bit proves nothing (root, read-only mounts, quotas, a full disk), so this
+    writes a page and removes it.
     Raises SettingsError.
     """
     try:
