@@ -79,7 +79,7 @@ def _value(node: ast.expr, names: Mapping[str, int]) -> int:
             return names[name]
         case ast.BinOp(left=left, op=op, right=right) if type(op) in _BINARY:
             a, b = _value(left, names), _value(right, names)
-            if isinstance(op, ast.LShift) and not 0 <= b < 63:
+            if isinstance(op, ast.LShift | ast.RShift) and not 0 <= b < 63:
                 raise PlanError(f"shift by {b}")
             return _BINARY[type(op)](a, b)
         case ast.UnaryOp(op=ast.USub(), operand=operand):
@@ -93,9 +93,13 @@ def _value(node: ast.expr, names: Mapping[str, int]) -> int:
         case ast.Compare(left=left, ops=ops, comparators=rights) if all(type(o) in _COMPARE for o in ops):
             terms = [_value(left, names), *(_value(r, names) for r in rights)]
             return all(_COMPARE[type(o)](a, b) for o, a, b in zip(ops, terms, terms[1:], strict=False))
-        case ast.Call(func=ast.Name(id=name), args=args, keywords=[]) if name in _CALLS and args:
+        case ast.Call(func=ast.Name(id=name), args=args, keywords=[]) if name in _CALLS and _arity(name, len(args)):
             return _CALLS[name](*(_value(a, names) for a in args))
     raise PlanError(f"{ast.unparse(node)!r} is not allowed")
+
+
+def _arity(name: str, count: int) -> bool:
+    return count == 2 if name == "cdiv" else count >= 2
 
 
 def unmet(plan: LaunchPlan, names: Mapping[str, int]) -> str | None:

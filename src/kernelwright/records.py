@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import enum
 import hashlib
+import math
+import sys
 from typing import Any, ClassVar, Literal, Self
 
 import msgspec
@@ -35,7 +37,8 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         return int(self.id, 16)
 
     def to_json(self) -> str:
-        return msgspec.json.encode(self, order="deterministic").decode()
+        """One line. Keys keep their order: the order of a Workload's axes is part of its name."""
+        return msgspec.json.encode(self).decode()
 
     @classmethod
     def from_json(cls, text: str | bytes) -> Self:
@@ -49,7 +52,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 # ---------------------------------------------------------------------------------------------------------------- what
 
 
-class Workload(Record):
+class Workload(Record, kw_only=True):
     """A Problem with every axis, dtype and layout fixed: the thing that is timed."""
 
     problem: str
@@ -86,27 +89,27 @@ Expr = int | str
 """An integer, or an expression over the Workload's axes and derived names; `kernelwright.plan` lists and evaluates them."""
 
 
-class TensorArg(Record, tag="tensor"):
+class TensorArg(Record, tag="tensor", kw_only=True):
     """Pointer to the first element of a tensor of the Problem, by name."""
 
     name: str
 
 
-class ScalarArg(Record, tag="scalar"):
+class ScalarArg(Record, tag="scalar", kw_only=True):
     """A number passed by value."""
 
     ctype: Literal["i32", "i64", "f32"]
     value: Expr | float
 
 
-class WorkspaceArg(Record, tag="workspace"):
+class WorkspaceArg(Record, tag="workspace", kw_only=True):
     """Pointer into the plan's workspace."""
 
     offset: Expr = 0
     """Bytes from the start."""
 
 
-class TensorMapArg(Record, tag="tensormap"):
+class TensorMapArg(Record, tag="tensormap", kw_only=True):
     """A CUtensorMap over a tensor, passed by value as a `const __grid_constant__ CUtensorMap` parameter. Tiled mode only.
 
     Names follow cuTensorMapEncodeTiled: index 0 is the innermost dimension.
@@ -125,7 +128,7 @@ class TensorMapArg(Record, tag="tensormap"):
 Arg = TensorArg | ScalarArg | WorkspaceArg | TensorMapArg
 
 
-class Launch(Record):
+class Launch(Record, kw_only=True):
     """One kernel launch (CUDA) or one call of an `extern "C"` function (CPU: grid, block, cluster and smem are unused)."""
 
     kernel: str
@@ -141,7 +144,7 @@ class Launch(Record):
     """Programmatic dependent launch: the kernel may start before its predecessor ends, and must call griddepcontrol.wait."""
 
 
-class LaunchPlan(Record):
+class LaunchPlan(Record, kw_only=True):
     """How our host code runs a candidate: launches in order on one stream. Declarative, so a candidate has no host code."""
 
     launches: tuple[Launch, ...]
@@ -157,7 +160,7 @@ class LaunchPlan(Record):
             raise ValueError("a launch plan needs at least one launch")
 
 
-class Origin(Record):
+class Origin(Record, kw_only=True):
     """Where a Candidate came from."""
 
     kind: Literal["family", "file", "llm", "policy", "rival", "script"]
@@ -169,7 +172,7 @@ class Origin(Record):
     """Ids of the Candidates it was derived from."""
 
 
-class Candidate(Record):
+class Candidate(Record, kw_only=True):
     """Source, launch plan and origin. The identity is source + plan + flags: the same kernel from two origins is one."""
 
     not_hashed = ("origin",)
@@ -194,7 +197,7 @@ class Candidate(Record):
         return name if self.kind == "rival" else f"{name}/{self.id[:8]}"
 
 
-class KernelResources(Record):
+class KernelResources(Record, kw_only=True):
     """What the compiler says of one kernel."""
 
     registers: int = 0
@@ -208,7 +211,7 @@ class KernelResources(Record):
     """Static shared memory, bytes."""
 
 
-class Build(Record):
+class Build(Record, kw_only=True):
     """The compiled Candidate, in the build cache."""
 
     key: str
@@ -246,7 +249,7 @@ class Outcome(enum.StrEnum):
     """It is right, but too few undisturbed samples were taken to state a time."""
 
 
-class Check(Record):
+class Check(Record, kw_only=True):
     """One check of the correctness ladder."""
 
     rung: str
@@ -257,12 +260,19 @@ class Check(Record):
     error: float = 0.0
     """Normalised error against the float64 reference; 0 for bit-equal."""
     bound: float = 0.0
-    vendor_error: float | None = None
-    """The vendor library's own error on the same inputs."""
+    vendor_ratio: float | None = None
+    """Its relative Frobenius error over the vendor library's own on the same inputs."""
     note: str = ""
 
+    def __post_init__(self) -> None:
+        # JSON has neither infinity nor NaN, and an output full of NaN is an ordinary wrong result: store the largest float64
+        for field in ("error", "bound", "vendor_ratio"):
+            value = getattr(self, field)
+            if value is not None and not math.isfinite(value):
+                msgspec.structs.force_setattr(self, field, sys.float_info.max)
 
-class Verdict(Record):
+
+class Verdict(Record, kw_only=True):
     """The outcome with its evidence."""
 
     outcome: Outcome
@@ -278,7 +288,7 @@ class Verdict(Record):
 MODES = ("device-cold", "device-warm", "host-offline", "host-server")
 
 
-class Timing(Record):
+class Timing(Record, kw_only=True):
     """Samples of one contender in one mode. All times in microseconds."""
 
     mode: str
@@ -298,11 +308,11 @@ class Timing(Record):
     def __post_init__(self) -> None:
         if self.mode not in MODES:
             raise ValueError(f"unknown timing mode {self.mode!r}; choose one of {', '.join(MODES)}")
-        if not self.samples or min(self.samples) <= 0:
-            raise ValueError("a Timing needs samples, all above zero")
+        if not self.samples or not all(0 < x < math.inf for x in (*self.samples, self.median, self.low, self.high)):
+            raise ValueError("a Timing needs samples, all of them finite and above zero")
 
 
-class Comparison(Record):
+class Comparison(Record, kw_only=True):
     """A Candidate against one Rival: both timed in the same interleaved rounds."""
 
     rival: str
@@ -318,6 +328,11 @@ class Comparison(Record):
     noise_high: float
     rounds: int
 
+    def __post_init__(self) -> None:
+        times = (self.ratio, self.low, self.high, self.rival_us, self.noise_low, self.noise_high)
+        if not all(0 < x < math.inf for x in times):
+            raise ValueError(f"a Comparison with {self.rival} needs ratios and times that are finite and above zero")
+
     @property
     def outcome(self) -> Literal["win", "tie", "loss"]:
         """A difference inside the noise floor, or an interval that holds 1, is a tie."""
@@ -328,7 +343,7 @@ class Comparison(Record):
         return "tie"
 
 
-class Environment(Record):
+class Environment(Record, kw_only=True):
     """Where a Trial was made."""
 
     target: str
@@ -342,7 +357,7 @@ class Environment(Record):
     host: str = ""
 
 
-class Trial(Record):
+class Trial(Record, kw_only=True):
     """One row of the Archive, never changed afterwards."""
 
     workload: Workload
@@ -368,6 +383,8 @@ class Trial(Record):
             raise ValueError(f"a Trial whose verdict is {self.verdict.outcome} must not carry a time")
         if self.stage in ("screen", "confirm", "replay") and self.verdict.ok and not self.timings:
             raise ValueError(f"a verified Trial of stage {self.stage!r} must carry a time")
+        if bad := [name for name, value in self.sensors.items() if not math.isfinite(value)]:
+            raise ValueError(f"sensors must be finite numbers, leave out those that were not read: {', '.join(bad)}")
 
     def timing(self, mode: str) -> Timing | None:
         return next((t for t in self.timings if t.mode == mode), None)
