@@ -67,6 +67,9 @@ class Problem(ABC):
 
     name: ClassVar[str]
     axes: ClassVar[tuple[str, ...]]
+    allocates: ClassVar[bool] = True
+    """Whether `eager` allocates its outputs, as opposed to writing into given ones (`torch.matmul(out=)`). On the CPU target a
+    candidate's clocked call is then charged an allocation of the same size."""
     vendor_floor_ulps: ClassVar[float] = 2.0
     """A vendor error below this many unit roundoffs of the output type counts as this many (see `evaluate.verify`)."""
 
@@ -106,3 +109,12 @@ class Problem(ABC):
     @abstractmethod
     def variants(self, w: Workload) -> tuple[Workload, ...]:
         """Small Workloads for the `shapes` rung: tails on every axis, size 1, size 0, longer and shorter than any tile."""
+
+    def sample_rows(self, w: Workload, inputs: Tensors, outputs: Tensors) -> tuple[Tensors, Tensors]:
+        """A random part of the outputs with the inputs that they depend on, so that a check after each timed round costs little.
+        The default is everything."""
+        return inputs, outputs
+
+    def rows_workload(self, w: Workload, outputs: Tensors) -> Workload:
+        """The Workload of that part."""
+        return w

@@ -1,0 +1,48 @@
+"""The baselines, one file each kind, behind the same interface as a candidate: loaded on the same buffers, checked, and clocked alike.
+
+    eager                 the problem as a PyTorch user writes it
+    compile, compile-max  torch.compile, default mode and max-autotune
+    graph                 the eager call replayed as a CUDA graph
+    cublas                cuBLAS, its own choice of algorithm (cublasGemmEx)
+    cublaslt              cuBLASLt, the first algorithm of its heuristic
+    cublaslt-auto         cuBLASLt, the fastest of all algorithms that its heuristic lists
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from kernelwright.records import Workload
+from kernelwright.targets.target import Bound, Run
+
+Loaded = tuple[list[Run], Callable[[], None] | None]
+"""Runs by set, and what must happen once before the first (compiling)."""
+
+
+def names_for(w: Workload, target: str) -> tuple[str, ...]:
+    """The rivals that make sense for a Workload on a target, the anchor of the search first."""
+    names = ["eager", "compile", "compile-max"]
+    if target.startswith("cuda"):
+        names.append("graph")
+        if w.problem == "gemm":
+            names += ["cublas", "cublaslt", "cublaslt-auto"]
+    if target == "fake":
+        names = ["eager", "compile"]
+    return tuple(names)
+
+
+def load(name: str, w: Workload, sets: Sequence[Bound]) -> Loaded:
+    """Raises ValueError for an unknown rival."""
+    if name in ("eager", "compile", "compile-max", "graph"):
+        from kernelwright.rivals import pytorch
+
+        return pytorch.load(name, w, sets)
+    if name == "cublas":
+        from kernelwright.rivals import cublas
+
+        return cublas.load(name, w, sets)
+    if name in ("cublaslt", "cublaslt-auto"):
+        from kernelwright.rivals import cublaslt
+
+        return cublaslt.load(name, w, sets)
+    raise ValueError(f"unknown rival {name!r}")

@@ -27,6 +27,10 @@ class CandidateFault(Exception):
         self.evidence = evidence
 
 
+class DeviceLost(CandidateFault):
+    """A fault after which this process can no longer use the device (illegal address, say): the judge must be started afresh."""
+
+
 class TargetUnavailable(RuntimeError):
     """The target cannot be used on this machine; the message says why and what to do."""
 
@@ -77,8 +81,14 @@ class Bound:
     """Values for plan expressions: axes, ld_X, numel_X, align_X, sms."""
 
 
-Run = Callable[[], None]
-"""Enqueues one execution (CUDA) or performs it (CPU)."""
+@dataclass(frozen=True)
+class Run:
+    """One execution of a rival on one set of buffers."""
+
+    call: Callable[[], Any]
+    """Enqueues it (CUDA) or performs it (CPU); this is what is clocked."""
+    store: Callable[[Any], None]
+    """Copies what `call` returned into the set's outputs; does nothing for a rival that writes in place."""
 
 
 class Device(ABC):
@@ -102,10 +112,15 @@ class Device(ABC):
 
     @abstractmethod
     def load_trusted(self, runs: Sequence[Run], setup: Callable[[], None] | None = None) -> Contender:
-        """A rival: `runs[i]` executes it on set i with PyTorch or a vendor library."""
+        """A rival: `runs[i]` executes it on set i with PyTorch or a vendor library. `setup` (compiling, say) runs once first."""
 
     @abstractmethod
     def synchronize(self) -> None: ...
+
+    def cold_sets(self, set_bytes: int) -> int:
+        """How many sets of buffers make mode device-cold cold, given the bytes of one. The caches are flushed before a sample, and each of its
+        launches uses a set of its own."""
+        return 4
 
     def sensors(self) -> dict[str, float]:
         """Clock, power, temperature, throttle state, where there are such sensors."""
@@ -118,6 +133,9 @@ class Device(ABC):
 class Contender(ABC):
     """Something loaded that can be run on its sets of buffers and clocked."""
 
+    cold_launches: int = 4
+    """Sets of buffers: the most launches of one cold sample, each on a set that nothing has touched since the flush."""
+
     @abstractmethod
     def run(self, index: int = 0) -> None:
         """Runs once on set `index` and waits for the end. Raises CandidateFault on a fault that the process survives."""
@@ -126,6 +144,19 @@ class Contender(ABC):
     def sample(self, mode: str, launches: int) -> tuple[float, int]:
         """One sample in a timing mode: (microseconds per launch, disturbed launches dropped). Launch i uses set i % len(sets).
         A sample in which every launch was disturbed is (nan, launches)."""
+
+    def launches_for(self, mode: str, once_us: float) -> int:
+        """Launches of one sample, given that one launch takes `once_us`: 2 ms of work, but at most 20 launches (as many as a set of cold buffers
+        is worth), and few where each waits for its arrival (host-server)."""
+        if mode == "host-server":
+            return 5
+        if mode == "device-cold":
+            return min(self.launches_for("device-warm", once_us), self.cold_launches)
+        return max(1, min(20, int(2000 / max(once_us, 0.1))))
+
+    def disturbed(self) -> str | None:
+        """Names a guard of the workspace that was written; None if all are intact."""
+        return None
 
     def close(self) -> None:
         """Frees it; a process of its own ends."""

@@ -1,0 +1,133 @@
+"""Compiles candidates in a pool of processes apart from the device, into a content-addressed cache.
+
+A Build's key covers all that the artifact depends on, so a hit is always right. An artifact is made in a temporary folder beside its place and
+renamed there atomically; who loses a race uses the winner's. A compiler error is the candidate's Verdict.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+import signal
+import tempfile
+from collections.abc import Iterable, Iterator
+from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from multiprocessing import get_context
+from pathlib import Path
+
+from kernelwright.records import Build, Candidate, Outcome, Verdict
+from kernelwright.settings import SettingsError, settings
+from kernelwright.targets import target as target_of
+from kernelwright.targets.target import CandidateFault, Target
+
+_RECORD = "build.json"
+
+
+def build(target: Target, candidate: Candidate, cache: Path | None = None) -> Build:
+    """The candidate's Build, from the cache or compiled now. Raises CandidateFault(COMPILE_ERROR), SettingsError for a cache that cannot be
+    written."""
+    cache = cache or settings().builds
+    key = target.build_key(candidate)
+    place = cache / key[:2] / key
+    if (found := _read(place)) is not None:
+        return found
+    try:
+        place.parent.mkdir(parents=True, exist_ok=True)
+        work = Path(tempfile.mkdtemp(prefix=".new-", dir=place.parent))
+    except OSError as error:
+        raise _unwritable(cache, error) from None
+    try:
+        made = target.compile(candidate, work)
+        made = made.replace(artifact=str(place / Path(made.artifact).name))
+        (work / _RECORD).write_text(made.to_json())
+        _sync(work)
+        try:
+            os.rename(work, place)
+        except OSError as error:
+            if error.errno not in (errno.EEXIST, errno.ENOTEMPTY):
+                raise
+            return _read(place) or made
+        return made
+    except OSError as error:
+        raise _unwritable(cache, error) from None
+    finally:
+        shutil.rmtree(work, ignore_errors=True)
+
+
+def _unwritable(cache: Path, error: OSError) -> SettingsError:
+    return SettingsError(
+        f"the build cache {cache} cannot be written ({error.strerror}): free some space or set KERNELWRIGHT_HOME to another folder"
+    )
+
+
+def _read(place: Path) -> Build | None:
+    try:
+        found = Build.from_json((place / _RECORD).read_bytes())
+    except FileNotFoundError:
+        return None
+    except ValueError:
+        shutil.rmtree(place, ignore_errors=True)  # written by another version, or damaged: make it anew
+        return None
+    artifact = place / Path(found.artifact).name  # the cache may have been moved
+    return found.replace(artifact=str(artifact)) if artifact.exists() else None
+
+
+def _sync(folder: Path) -> None:
+    for file in folder.iterdir():
+        with file.open("rb") as handle:
+            os.fsync(handle.fileno())
+
+
+def _work(target_name: str, candidate: bytes, cache: str) -> tuple[str, str]:
+    """Runs in a pool process: (`ok`, Build as JSON), or (outcome, evidence), or (`error`, sentence)."""
+    try:
+        return "ok", build(target_of(target_name), Candidate.from_json(candidate), Path(cache)).to_json()
+    except CandidateFault as fault:
+        return fault.outcome.value, fault.evidence
+    except SettingsError as error:
+        return "error", str(error)
+
+
+def _ignore_interrupt() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the loop, which ends the pool in order
+
+
+class Builder:
+    """The pool. Use as a context manager."""
+
+    def __init__(self, target: Target, jobs: int | None = None):
+        self._target = target
+        self._jobs = jobs or max(1, len(os.sched_getaffinity(0)))
+        self._pool: ProcessPoolExecutor | None = None
+
+    def __enter__(self) -> Builder:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._pool is not None:
+            self._pool.shutdown(wait=False, cancel_futures=True)
+
+    def submit(self, candidate: Candidate) -> Future[tuple[str, str]]:
+        if self._pool is None:
+            self._pool = ProcessPoolExecutor(self._jobs, get_context("forkserver"), _ignore_interrupt)
+        return self._pool.submit(_work, self._target.name, candidate.to_json().encode(), str(settings().builds))
+
+    def builds(self, candidates: Iterable[Candidate]) -> Iterator[tuple[Candidate, Build | Verdict | None]]:
+        """In the order given: the Build, the Verdict of one that does not compile, or None where nothing is compiled."""
+        waiting = [(c, self.submit(c) if c.kind == self._target.kind else None) for c in candidates]
+        for candidate, future in waiting:
+            yield candidate, (None if future is None else self._outcome(future))
+
+    def _outcome(self, future: Future[tuple[str, str]]) -> Build | Verdict:
+        try:
+            kind, text = future.result()
+        except BrokenProcessPool:
+            self._pool = None
+            return Verdict(outcome=Outcome.COMPILE_ERROR, evidence="the compiler process died, out of memory perhaps")
+        if kind == "ok":
+            return Build.from_json(text)
+        if kind == "error":
+            raise SettingsError(text)
+        return Verdict(outcome=Outcome(kind), evidence=text)

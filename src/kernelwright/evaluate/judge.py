@@ -1,0 +1,242 @@
+"""The judge: a process that owns the device, verifies candidates and clocks them. `python -m kernelwright.evaluate.judge TARGET FD`.
+
+It may be taken down by a candidate at any time; `evaluate.evaluator` starts another. It reads Jobs from its pipe, answers with Notes (what it is
+doing, so that the parent knows whom to blame when it dies) and one Reply for each Job.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import traceback
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from multiprocessing.connection import Connection
+
+import msgspec
+import torch
+
+from kernelwright import rivals as rivals_package
+from kernelwright.evaluate.buffers import Buffers, Shape
+from kernelwright.evaluate.jobs import SCREEN_RUNGS, Entry, Failure, Hello, Job, Message, Note, Reply, Result
+from kernelwright.evaluate.timing import Entrant, Limits, measure
+from kernelwright.evaluate.verify import Ladder
+from kernelwright.problems import problem_of
+from kernelwright.records import Candidate, Check, Comparison, Outcome, Timing, Verdict, Workload
+from kernelwright.targets import usable
+from kernelwright.targets.processes import die_with_parent
+from kernelwright.targets.target import CandidateFault, Contender, Device, DeviceLost, TargetUnavailable
+
+
+@dataclass
+class _State:
+    """One contender on its way through a Job."""
+
+    label: str
+    contender: Contender | None = None
+    checks: list[Check] = field(default_factory=list)
+    fault: CandidateFault | None = None
+    timings: list[Timing] = field(default_factory=list)
+    comparisons: list[Comparison] = field(default_factory=list)
+
+
+class Bench:
+    """A Workload's buffers with its rivals loaded: kept from Job to Job while Workload, rivals and sets stay the same."""
+
+    def __init__(self, device: Device, w: Workload, sets: int, sms: int):
+        self.device, self.w, self.sets, self.sms = device, w, sets, sms
+        self.problem = problem_of(w)
+        self.rng = torch.Generator(device=device.torch_device)
+        self.rng.manual_seed(int.from_bytes(os.urandom(7), "big"))
+        self.buffers = self.make_buffers(w, Shape(), sets)
+        self.rivals: dict[str, _State] = {}
+
+    def make_buffers(self, w: Workload, shape: Shape, sets: int = 1) -> Buffers:
+        return Buffers(self.device, problem_of(w), w, sets=sets, shape=shape, sms=self.sms)
+
+    def rival(self, name: str, note: Callable[[str], None]) -> _State:
+        if name not in self.rivals:
+            state = self.rivals[name] = _State(name)
+            note("prepare")
+            try:
+                runs, setup = rivals_package.load(name, self.w, self.buffers.bounds)
+                state.contender = self.device.load_trusted(runs, setup)
+                self.verify(state, None, SCREEN_RUNGS, note)
+            except DeviceLost:
+                raise
+            except CandidateFault as fault:
+                state.fault = fault
+        return self.rivals[name]
+
+    def verify(self, state: _State, entry: Entry | None, rungs: tuple[str, ...], note: Callable[[str], None]) -> None:
+        """Loads (a candidate) and climbs the ladder; raises CandidateFault."""
+
+        def load(w: Workload, buffers: Buffers) -> Contender:
+            assert entry is not None
+            return self.device.load(entry.candidate, entry.build, w, buffers.bounds)
+
+        if state.contender is None:
+            note("load")
+            state.contender = load(self.w, self.buffers)
+        ladder = Ladder(self.problem, self.rng, self.device.torch_device, lambda w, shape: self.make_buffers(w, shape), load)
+        try:
+            ladder.run(self.w, self.buffers, state.contender, rungs, note)
+        finally:
+            state.checks = ladder.checks
+
+    def close(self) -> None:
+        for state in self.rivals.values():
+            if state.contender is not None:
+                state.contender.close()
+
+
+class Judge:
+    def __init__(self, device: Device, sms: int, send: Callable[[Message], None]):
+        self.device, self.sms, self.send = device, sms, send
+        self.bench: Bench | None = None
+        self.peaks = device.peaks()
+
+    def run(self, job: Job) -> Reply:
+        bench = self._bench_for(job)
+        rivals = [bench.rival(name, self._noter(name)) for name in job.rivals]
+        states = [self._verified(bench, entry, job) for entry in job.entries]
+        sensors = self.device.sensors()
+        try:
+            for mode in job.modes:
+                self._time(bench, job, mode, states, rivals)
+            after = self.device.sensors()
+            sensors = {k: (v + after[k]) / 2 for k, v in sensors.items() if k in after}
+            results = tuple(self._result(s, timed=bool(job.modes)) for s in states)
+            return Reply(results=results, rivals=tuple(self._result(s, timed=bool(job.modes)) for s in rivals), sensors=sensors)
+        finally:
+            for state in states:
+                if state.contender is not None:
+                    state.contender.close()
+            for state in rivals:
+                state.timings, state.comparisons = [], []
+
+    def _noter(self, label: str) -> Callable[[str], None]:
+        return lambda doing: self.send(Note(label=label, doing=doing))
+
+    def _bench_for(self, job: Job) -> Bench:
+        w = job.workload
+        sets = 1
+        if "device-cold" in job.modes:
+            one = sum(s.numel for s in problem_of(w).tensors(w)) * 4
+            sets = self.device.cold_sets(one)
+        if self.bench is None or self.bench.w != w or self.bench.sets != sets:
+            if self.bench is not None:
+                self.bench.close()
+            self.bench = None  # frees the buffers before the next are made
+            self.bench = Bench(self.device, w, sets, self.sms)
+        return self.bench
+
+    def _verified(self, bench: Bench, entry: Entry, job: Job) -> _State:
+        state = _State(entry.candidate.id)
+        try:
+            if entry.candidate.kind == "rival":
+                return self._as_candidate(bench, entry.candidate)
+            bench.verify(state, entry, job.rungs, self._noter(state.label))
+        except DeviceLost:
+            raise
+        except CandidateFault as fault:
+            state.fault = fault
+        return state
+
+    def _as_candidate(self, bench: Bench, candidate: Candidate) -> _State:
+        """A vendor's kernel entered as a candidate: the same contender under the candidate's id."""
+        state = bench.rival(candidate.source, self._noter(candidate.id))
+        return _State(candidate.id, state.contender, state.checks, state.fault)
+
+    def _time(self, bench: Bench, job: Job, mode: str, states: list[_State], rivals: list[_State]) -> None:
+        entrants, by_label = [], {}
+        for state, trusted in [*((s, False) for s in states), *((s, True) for s in rivals)]:
+            if state.fault is None and state.contender is not None:
+                entrants.append(Entrant(state.label, state.contender, trusted))
+                by_label[state.label] = state
+        if states and not any(not e.trusted for e in entrants):
+            return
+        limits = Limits(job.min_rounds, job.max_rounds, job.seconds, job.tolerance, job.noise)
+        timings, comparisons, _ = measure(
+            bench.problem,
+            job.workload,
+            bench.buffers,
+            entrants,
+            mode,
+            limits,
+            self.peaks,
+            bench.rng,
+            self.device.torch_device,
+            lambda label, doing: self.send(Note(label=label, doing=doing)),
+        )
+        for e in entrants:
+            state = by_label[e.label]
+            if isinstance(e.fault, DeviceLost):
+                raise e.fault
+            if e.fault is not None:
+                state.fault = e.fault
+                state.checks.append(Check(rung="after-timing", case=mode, passed=False, note=e.fault.evidence))
+                continue
+            state.checks.append(Check(rung="after-timing", case=mode, passed=True, note=f"{len(e.samples)} rounds"))
+            if e.label in timings:
+                state.timings.append(timings[e.label])
+            state.comparisons += [c for (label, _), c in comparisons.items() if label == e.label]
+
+    def _result(self, s: _State, *, timed: bool) -> Result:
+        checks = tuple(s.checks)
+        if s.fault is not None:
+            return Result(label=s.label, verdict=Verdict(outcome=s.fault.outcome, evidence=s.fault.evidence, checks=checks))
+        if timed and not s.timings:
+            evidence = "right, but every sample was disturbed by other load on this machine; run it again when the machine is idle"
+            return Result(label=s.label, verdict=Verdict(outcome=Outcome.NOISY, evidence=evidence, checks=checks))
+        verdict = Verdict(outcome=Outcome.OK, evidence=f"{sum(c.passed for c in checks)} checks passed", checks=checks)
+        return Result(label=s.label, verdict=verdict, timings=tuple(s.timings), comparisons=tuple(s.comparisons))
+
+
+def main(target_name: str, fd: int) -> int:
+    warnings.filterwarnings("ignore", message=".*multi-threaded, use of fork.*", category=DeprecationWarning)
+    die_with_parent()
+    pipe = Connection(fd)
+
+    def send(message: Message) -> None:
+        pipe.send_bytes(msgspec.json.encode(message))
+
+    try:
+        # matched precision: rivals accumulate in the type that the Workload names, also across split-K slices
+        torch.backends.cuda.matmul.allow_fp16_reduced_precision_reduction = False
+        torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False
+        target = usable(target_name)
+        device = target.open()
+        judge = Judge(device, target.facts().sms, send)
+        send(Hello(environment=device.environment()))
+    except TargetUnavailable as error:
+        send(Failure(message=str(error)))
+        return 1
+    while True:
+        try:
+            job = msgspec.json.decode(pipe.recv_bytes(), type=Job)
+        except EOFError:
+            break
+        try:
+            send(judge.run(job))
+        except DeviceLost as fault:
+            # the device's state is gone: say whose fault it was, and let the parent open it afresh
+            traceback.print_exc()
+            send(Failure(message=fault.evidence, outcome=fault.outcome))
+            return 1
+        except MemoryError as error:
+            send(Failure(message=f"the judge ran out of memory for {job.workload.name}: {error}"))
+            return 1
+        except Exception as error:  # ours: report it with its traceback on stderr, the parent stops
+            traceback.print_exc()
+            send(Failure(message=f"{type(error).__name__}: {error}"))
+            return 1
+    if judge.bench is not None:
+        judge.bench.close()
+    device.close()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1], int(sys.argv[2])))

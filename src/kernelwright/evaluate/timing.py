@@ -1,0 +1,218 @@
+"""Interleaved, order-randomised rounds: every contender meets the same fresh inputs, the same clocks, the same noise.
+
+A round draws fresh inputs for every set, then each contender in random order: outputs poisoned, one sample, outputs of a secretly chosen
+set checked. Ratios are taken inside a round, so that drift of the clock falls out. This module does not protect against a candidate that
+controls the clock itself: device code cannot, and a CPU candidate's samples are held against the judge's own clock (`targets.cpu`).
+"""
+
+from __future__ import annotations
+
+import math
+import random
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+
+from kernelwright.evaluate.buffers import Buffers
+from kernelwright.evaluate.stats import bootstrap_median
+from kernelwright.evaluate.verify import compare
+from kernelwright.problems.problem import Problem
+from kernelwright.records import Comparison, Outcome, Timing, Workload
+from kernelwright.targets.target import CandidateFault, Contender, Peaks
+
+AGAIN = "A/A"
+"""Label of the second sampling of the first candidate: their ratio is the noise floor."""
+
+
+@dataclass
+class Entrant:
+    """A contender in the rounds of one mode."""
+
+    label: str
+    contender: Contender
+    trusted: bool
+    launches: int = 1
+    samples: list[float] = field(default_factory=list)
+    dropped: int = 0
+    fault: CandidateFault | None = None
+
+
+@dataclass(frozen=True)
+class Limits:
+    min_rounds: int
+    max_rounds: int
+    seconds: float
+    tolerance: float
+    noise: bool
+
+
+def roofline_us(problem: Problem, w: Workload, mode: str, peaks: Peaks) -> float:
+    """No implementation can be faster than this: microseconds."""
+    cost = problem.cost(w)
+    bandwidth = peaks.bandwidth_cold if mode == "device-cold" else peaks.bandwidth_warm
+    flops = peaks.flops.get(cost.unit, max(peaks.flops.values()))
+    return 1e6 * max(cost.flops / flops, cost.bytes / bandwidth)
+
+
+def measure(
+    problem: Problem,
+    w: Workload,
+    buffers: Buffers,
+    entrants: list[Entrant],
+    mode: str,
+    limits: Limits,
+    peaks: Peaks,
+    rng: torch.Generator,
+    device: str,
+    note: Callable[[str, str], None],
+) -> tuple[dict[str, Timing], dict[tuple[str, str], Comparison], dict[str, int]]:
+    """Timings by label, Comparisons by (candidate, rival), dropped samples by label. A contender that faults is left out from then on and
+    holds its fault. The first candidate and the first rival decide when sampling has converged."""
+    order = random.SystemRandom()
+    for e in entrants:
+        e.samples, e.dropped = [], 0
+        note(e.label, f"warm up, {mode}")
+        _guarded(e, lambda e=e: _calibrate(e, mode))
+    candidates = [e for e in entrants if not e.trusted]
+    rivals = [e for e in entrants if e.trusted]
+    again: list[float] = []
+    started, stopped, rounds = time.monotonic(), "round limit", 0
+    normal = next(c for c in problem.cases(w) if c.rung == "normal")
+    while rounds < limits.max_rounds:
+        alive = [e for e in entrants if e.fault is None]
+        if not any(e.trusted is False for e in alive) and candidates:
+            break
+        for i in range(len(buffers)):
+            buffers.fill(problem.generate(w, normal, rng, device), i)
+        secret = order.randrange(len(buffers)) if mode == "device-cold" else 0
+        turns: list[tuple[Entrant, list[float]]] = [(e, e.samples) for e in alive]
+        if limits.noise and alive and not alive[0].trusted:
+            turns.append((alive[0], again))
+        order.shuffle(turns)
+        for e, samples in turns:
+            if e.fault is None:
+                note(e.label, f"round {rounds + 1}, {mode}")
+                _guarded(e, lambda e=e, samples=samples: _turn(problem, w, buffers, e, samples, mode, secret, peaks))
+        rounds += 1
+        if rounds >= limits.min_rounds:
+            if _converged(candidates, rivals, limits.tolerance):
+                stopped = "converged"
+                break
+            if time.monotonic() - started > limits.seconds:
+                stopped = "time limit"
+                break
+    return _summary(entrants, candidates, rivals, again, mode, stopped)
+
+
+def _guarded(e: Entrant, action: Callable[[], None]) -> None:
+    try:
+        action()
+    except CandidateFault as fault:
+        e.fault = fault
+
+
+def _calibrate(e: Entrant, mode: str) -> None:
+    """Chooses launches per sample: long enough for the clock, short enough for many rounds."""
+    e.launches = 1
+    once = min((v for v in (e.contender.sample(mode, 1)[0] for _ in range(2)) if not math.isnan(v)), default=1e6)
+    e.launches = e.contender.launches_for(mode, once)
+    e.contender.sample(mode, e.launches)
+
+
+def _turn(
+    problem: Problem, w: Workload, buffers: Buffers, e: Entrant, samples: list[float], mode: str, secret: int, peaks: Peaks
+) -> None:
+    buffers.poison()
+    value, dropped = e.contender.sample(mode, e.launches)
+    e.dropped += dropped
+    if mode == "device-cold":
+        secret %= min(len(buffers), e.launches)
+    if e.trusted:
+        e.contender.run(secret)
+    inputs, outputs = problem.sample_rows(w, buffers.inputs(secret), buffers.outputs(secret))
+    judged = compare(problem, problem.rows_workload(w, outputs), inputs, outputs)
+    if not judged.passed:
+        raise CandidateFault(
+            Outcome.WRONG_RESULT,
+            f"after-timing rung: right when verified, wrong in a timed round ({mode}): {judged.note} "
+            f"(normalised error {judged.error:.3g}, at most {judged.bound:.3g})",
+        )
+    if math.isnan(value):
+        samples.append(math.nan)
+        return
+    floor = roofline_us(problem, w, mode, peaks)
+    if value < floor and not e.trusted:
+        raise CandidateFault(
+            Outcome.CHEAT, f"{value:.3g} us in mode {mode} is below the physical limit of {floor:.3g} us for this Workload"
+        )
+    samples.append(value)
+
+
+def _ratios(e: Entrant | list[float], rival: Entrant | list[float]) -> np.ndarray:
+    mine = np.asarray(e if isinstance(e, list) else e.samples)
+    theirs = np.asarray(rival if isinstance(rival, list) else rival.samples)
+    n = min(len(mine), len(theirs))
+    ratio = theirs[:n] / mine[:n]
+    return ratio[~np.isnan(ratio)]
+
+
+def _converged(candidates: list[Entrant], rivals: list[Entrant], tolerance: float) -> bool:
+    pairs = [(c, r) for c in candidates[:1] for r in rivals[:1] if c.fault is None and r.fault is None]
+    if not pairs:
+        return False
+    ratios = _ratios(*pairs[0])
+    if len(ratios) < 5:
+        return False
+    median, low, high = bootstrap_median(ratios, np.random.default_rng(0), 400)
+    return high - low < tolerance * median
+
+
+def _summary(
+    entrants: list[Entrant], candidates: list[Entrant], rivals: list[Entrant], again: list[float], mode: str, stopped: str
+) -> tuple[dict[str, Timing], dict[tuple[str, str], Comparison], dict[str, int]]:
+    rng = np.random.default_rng(0)
+    timings: dict[str, Timing] = {}
+    for e in entrants:
+        clean = [s for s in e.samples if not math.isnan(s)]
+        if e.fault is not None or not clean:
+            continue
+        median, low, high = bootstrap_median(np.asarray(clean), rng)
+        timings[e.label] = Timing(
+            mode=mode,
+            samples=tuple(clean),
+            median=median,
+            low=low,
+            high=high,
+            launches=e.launches,
+            dropped=e.dropped,
+            stopped=stopped,
+        )
+    noise_low = noise_high = 1.0
+    if again and candidates and candidates[0].fault is None:
+        same = _ratios(candidates[0], again)
+        if len(same) >= 3:
+            _, noise_low, noise_high = bootstrap_median(same, rng)
+    comparisons: dict[tuple[str, str], Comparison] = {}
+    for c in candidates:
+        for r in rivals:
+            if c.label not in timings or r.label not in timings:
+                continue
+            ratios = _ratios(c, r)
+            if len(ratios) < 3:
+                continue
+            median, low, high = bootstrap_median(ratios, rng)
+            comparisons[c.label, r.label] = Comparison(
+                rival=r.label,
+                mode=mode,
+                ratio=median,
+                low=low,
+                high=high,
+                rival_us=timings[r.label].median,
+                noise_low=noise_low,
+                noise_high=noise_high,
+                rounds=len(ratios),
+            )
+    return timings, comparisons, {e.label: e.dropped for e in entrants}

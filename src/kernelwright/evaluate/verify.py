@@ -1,0 +1,205 @@
+"""The correctness ladder: is the candidate right, on inputs that it cannot have seen, and did it touch only what it may?
+
+Rungs (docs/verification.md explains each): exact, normal, adversarial, repeat, shapes; guard bands, poison and unchanged inputs are
+checked in every run of every rung. References are computed in float64, after the candidate has run.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import torch
+
+from kernelwright.evaluate.buffers import Buffers, Shape
+from kernelwright.problems.problem import UNIT_ROUNDOFF, Case, Problem, Tensors
+from kernelwright.records import Check, Outcome, Workload
+from kernelwright.targets.target import CandidateFault, Contender
+
+VENDOR_FACTOR = 2.0
+"""A candidate's relative Frobenius error may be at most this many times the vendor library's own (facts: docs/verification.md)."""
+
+Loader = Callable[[Workload, Buffers], Contender]
+"""Loads the candidate for a Workload on its buffers; raises CandidateFault."""
+MakeBuffers = Callable[[Workload, Shape], Buffers]
+
+
+@dataclass(frozen=True)
+class Judged:
+    """Comparison of one output set with its reference."""
+
+    passed: bool
+    error: float
+    bound: float
+    vendor_ratio: float | None
+    note: str = ""
+
+
+def compare(
+    problem: Problem, w: Workload, inputs: Tensors, outputs: Tensors, *, exact: bool = False, vendor: bool = False
+) -> Judged:
+    """Outputs against the float64 reference on the same inputs (all on one device, any strides)."""
+    plain = {k: v.contiguous() for k, v in inputs.items()}
+    reference = problem.reference(w, plain)
+    scales = None if exact else problem.scale(w, plain, reference)
+    by_vendor = problem.eager(w, plain) if vendor and not exact else None
+    bound = 0.0 if exact else problem.bound(w)
+    worst, ratio = 0.0, None
+    for name, out in outputs.items():
+        ref = reference[name]
+        if out.numel() == 0:
+            continue
+        rounded = ref.to(out.dtype)
+        # infinities and NaN must stand exactly where the reference, rounded to the output type, has them
+        special = ~torch.isfinite(rounded)
+        got = out.contiguous()
+        if bool(special.any()) or not bool(torch.isfinite(got).all()):
+            same = torch.where(torch.isnan(rounded), torch.isnan(got), got == rounded)
+            wrong = torch.where(special, ~same, ~torch.isfinite(got))
+            if bool(wrong.any()):
+                return Judged(False, math.inf, bound, None, _where(name, wrong, got, rounded))
+        if exact:
+            wrong = (got != rounded) & ~special
+            if bool(wrong.any()):
+                return Judged(False, float((got.double() - ref).abs().max()), 0.0, None, _where(name, wrong, got, rounded))
+            continue
+        assert scales is not None
+        error = ((got.double() - ref).abs() / scales[name].clamp_min(1e-300)).masked_fill(special, 0.0)
+        largest = float(error.max())
+        worst = max(worst, largest)
+        if not largest <= bound:
+            return Judged(False, largest, bound, None, _where(name, error > bound, got, rounded))
+        if by_vendor is not None:
+            ours = _frobenius(got, ref, special)
+            theirs = _frobenius(by_vendor[name], ref, special)
+            floor = problem.vendor_floor_ulps * UNIT_ROUNDOFF.get(w.dtype, UNIT_ROUNDOFF["fp32"])
+            share = ours / max(theirs, floor)
+            ratio = max(ratio or 0.0, share)
+            if share > VENDOR_FACTOR:
+                note = f"{name}: relative error {ours:.3g}, the vendor's is {theirs:.3g}"
+                return Judged(False, worst, bound, share, note)
+    return Judged(True, worst, bound, ratio)
+
+
+def _frobenius(out: torch.Tensor, ref: torch.Tensor, special: torch.Tensor) -> float:
+    zero = torch.zeros((), dtype=torch.float64, device=ref.device)
+    difference = torch.where(special, zero, out.double() - ref)
+    size = torch.where(special, zero, ref)
+    norm = float(size.norm())
+    value = float(difference.norm()) / norm if norm > 0 else float(difference.norm())
+    return value if math.isfinite(value) else math.inf
+
+
+def _where(name: str, wrong: torch.Tensor, got: torch.Tensor, want: torch.Tensor) -> str:
+    count = int(wrong.sum())
+    at = tuple(int(i) for i in wrong.nonzero()[0])
+    index = ", ".join(map(str, at))
+    return f"{count} of {wrong.numel()} elements of {name} are wrong, first {name}[{index}] = {float(got[at]):.6g}, want {float(want[at]):.6g}"
+
+
+class Ladder:
+    """Runs the rungs for one candidate; collects the Checks; raises CandidateFault at the first failure."""
+
+    def __init__(self, problem: Problem, rng: torch.Generator, device: str, make_buffers: MakeBuffers, load: Loader):
+        self.problem, self.rng, self.device = problem, rng, device
+        self.make_buffers, self.load = make_buffers, load
+        self.checks: list[Check] = []
+
+    def run(self, w: Workload, buffers: Buffers, contender: Contender, rungs: tuple[str, ...], note: Callable[[str], None]) -> None:
+        for case in self.problem.cases(w):
+            if case.rung in rungs:
+                note(f"verify {case.name}")
+                self._case(w, buffers, contender, case, rung=case.rung, name=case.name)
+        if "repeat" in rungs:
+            note("verify repeat")
+            self._repeat(w, buffers, contender)
+        if "shapes" in rungs:
+            for variant, shape, name in self._variants(w):
+                note(f"verify {name}")
+                self._variant(variant, shape, name)
+
+    def _case(self, w: Workload, buffers: Buffers, contender: Contender, case: Case, *, rung: str, name: str) -> Tensors:
+        inputs = self.problem.generate(w, case, self.rng, self.device)
+        buffers.fill(inputs)
+        buffers.poison([0])
+        contender.run(0)
+        outputs = {k: v.clone() for k, v in buffers.outputs().items()}
+        self._memory(buffers, contender, inputs, rung=rung, name=name)
+        judged = compare(self.problem, w, inputs, outputs, exact=case.rung == "exact", vendor=case.rung == "normal")
+        self.checks.append(
+            Check(
+                rung=rung,
+                case=name,
+                passed=judged.passed,
+                error=judged.error if math.isfinite(judged.error) else 1e308,
+                bound=judged.bound,
+                vendor_ratio=judged.vendor_ratio,
+                note=judged.note,
+            )
+        )
+        if not judged.passed:
+            limit = "must be bit-equal" if case.rung == "exact" else f"normalised error {judged.error:.3g}, at most {judged.bound:.3g}"
+            raise CandidateFault(Outcome.WRONG_RESULT, f"{rung} rung, {name} inputs: {judged.note} ({limit})")
+        return outputs
+
+    def _memory(self, buffers: Buffers, contender: Contender, inputs: Tensors, *, rung: str, name: str) -> None:
+        """Inputs unchanged, guard bands intact."""
+        for key, value in inputs.items():
+            if not _same_bits(buffers.inputs()[key], value):
+                self.checks.append(Check(rung="memory", case=name, passed=False, note=f"input {key} changed"))
+                raise CandidateFault(Outcome.INPUT_MUTATED, f"{rung} rung, {name} inputs: input {key} was changed by the run")
+        trouble = buffers.disturbed() or contender.disturbed()
+        if trouble:
+            self.checks.append(Check(rung="memory", case=name, passed=False, note=trouble))
+            raise CandidateFault(Outcome.OUT_OF_BOUNDS, f"{rung} rung, {name} inputs: {trouble}")
+        if not any(c.rung == "memory" and c.case == "guards" for c in self.checks):
+            self.checks.append(Check(rung="memory", case="guards", passed=True, note="in every run of every rung"))
+
+    def _repeat(self, w: Workload, buffers: Buffers, contender: Contender) -> None:
+        case = next(c for c in self.problem.cases(w) if c.rung == "normal")
+        inputs = self.problem.generate(w, case, self.rng, self.device)
+        first: Tensors | None = None
+        for turn in range(4):
+            buffers.fill(inputs)
+            buffers.poison([0])
+            contender.run(0)
+            outputs = {k: v.clone() for k, v in buffers.outputs().items()}
+            if first is None:
+                first = outputs
+            elif not all(_same_bits(first[k], outputs[k]) for k in first):
+                self.checks.append(Check(rung="repeat", case=f"run {turn + 1}", passed=False))
+                raise CandidateFault(Outcome.NONDETERMINISTIC, f"run {turn + 1} of 4 on the same inputs gave other bits")
+        self.checks.append(Check(rung="repeat", case="4 runs", passed=True))
+
+    def _variants(self, w: Workload) -> Iterator[tuple[Workload, Shape, str]]:
+        for variant in self.problem.variants(w):
+            yield variant, Shape(), "x".join(map(str, variant.axes.values()))
+        small = next((v for v in self.problem.variants(w) if min(v.axes.values(), default=0) > 1), None)
+        for base in [small] if small else []:
+            size = "x".join(map(str, base.axes.values()))
+            yield base, Shape(pad=8), f"{size} rows padded by 8"
+            yield base, Shape(pad=3), f"{size} rows padded by 3"
+            yield base, Shape(offset=1), f"{size} one element off alignment"
+
+    def _variant(self, w: Workload, shape: Shape, name: str) -> None:
+        buffers = self.make_buffers(w, shape)
+        try:
+            contender = self.load(w, buffers)
+        except CandidateFault as fault:
+            if fault.outcome is not Outcome.REFUSED:
+                raise
+            self.checks.append(Check(rung="shapes", case=name, passed=True, note=f"refused: {fault.evidence}"))
+            return
+        try:
+            case = next(c for c in self.problem.cases(w) if c.rung == "normal")
+            self._case(w, buffers, contender, case, rung="shapes", name=name)
+        except CandidateFault as fault:
+            raise CandidateFault(fault.outcome, f"shape {name}: {fault.evidence}") from None
+        finally:
+            contender.close()
+
+
+def _same_bits(a: torch.Tensor, b: torch.Tensor) -> bool:
+    integer = {2: torch.int16, 4: torch.int32, 8: torch.int64}[a.element_size()]
+    return torch.equal(a.contiguous().view(integer), b.contiguous().view(integer))

@@ -1,0 +1,180 @@
+"""The loop: propose -> build -> verify -> time -> record -> learn. The whole of it is `optimize` below."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from kernelwright import propose, rivals
+from kernelwright.archive import Archive
+from kernelwright.evaluate.evaluator import Evaluator, rival_candidate
+from kernelwright.evaluate.jobs import ALL_RUNGS, SCREEN_RUNGS, Job
+from kernelwright.families import Family, families_for
+from kernelwright.records import Candidate, Trial, Workload
+from kernelwright.targets.target import Target
+
+
+class NothingToTry(ValueError):
+    """No Family writes kernels for the Workload on the target; the message says why for each."""
+
+
+@dataclass(frozen=True)
+class Budget:
+    """When the search ends, and what a final measurement costs."""
+
+    trials: int = 64
+    seconds: float = 90.0
+    """Of search; confirming the finalists comes on top."""
+    finalists: int = 3
+    confirm_rounds: int = 25
+    confirm_seconds: float = 5.0
+    """For each timing mode."""
+
+
+@dataclass(frozen=True)
+class Run:
+    """What one call of `optimize` did."""
+
+    workload: Workload
+    target: str
+    session: str
+    trials: tuple[Trial, ...]
+    """All that count for this Workload on this device: earlier runs' screens as well, if it was resumed."""
+    winner: Trial | None
+    """The fastest verified candidate of our own, as confirmed; None if none is right."""
+    mode: str
+    """Timing mode of the headline."""
+    seconds: float
+
+
+Progress = Callable[[Trial], None]
+
+
+def headline_mode(target: str) -> str:
+    """A GPU's kernels are judged on cold data, as they meet it in a model; a CPU's on warm data, since its caches hold these operands."""
+    return "device-cold" if target.startswith("cuda") else "device-warm"
+
+
+def optimize(
+    w: Workload,
+    target: Target,
+    archive: Archive,
+    *,
+    proposer: str = "evolve",
+    budget: Budget | None = None,
+    rival_names: Sequence[str] | None = None,
+    seed: int = 0,
+    resume: bool = True,
+    progress: Progress = lambda trial: None,
+    evaluator: Evaluator | None = None,
+    extra: Sequence[Candidate] = (),
+) -> Run:
+    """Searches for the fastest verified kernel for one Workload. Every Trial is in the archive before the next begins, so an interrupted
+    run goes on where it stopped. Raises NothingToTry, TargetUnavailable, ArchiveError, SettingsError.
+
+    `extra` are candidates to try first (a user's files); `evaluator` may be shared between calls to save the device's opening.
+    """
+    budget = budget or Budget()
+    started, session = time.monotonic(), uuid.uuid4().hex[:12]
+    device, mode = target.facts(), headline_mode(target.name)
+    families, refusals = families_for(w, device)
+    if not families and not extra:
+        reasons = "; ".join(f"{name}: {why}" for name, why in refusals.items())
+        raise NothingToTry(f"no family writes kernels for {w.name} on {target.name} ({reasons}); verify a kernel of your own instead")
+    names = tuple(rival_names if rival_names is not None else rivals.names_for(w, target.name))
+    anchor, own = names[:1], evaluator or Evaluator(target)
+    try:
+        environment = own.environment
+        history = [
+            t
+            for t in (archive.trials(workload=w) if resume else ())
+            if (t.environment.device, t.environment.versions) == (environment.device, environment.versions)
+        ]
+        trials = [t for t in history if t.stage == "screen"]
+        searcher = propose.make(proposer, w, families, device, seed=seed, history=trials)
+        screen = Job(workload=w, rivals=anchor, rungs=SCREEN_RUNGS, modes=(mode,))
+        queue = [c for c in extra if c.id not in {t.candidate.id for t in trials}]
+        while len(trials) < budget.trials and time.monotonic() - started < budget.seconds:
+            batch = queue or searcher.propose(min(8, budget.trials - len(trials)))
+            queue = []
+            if not batch:
+                break
+            for trial in own.evaluate(batch, screen, stage="screen", session=session):
+                archive.append(trial)
+                trials.append(trial)
+                searcher.learn(trial)
+                progress(trial)
+        confirmed = list(confirm(own, trials, w, names, budget, session, target.name, archive, progress))
+    finally:
+        if evaluator is None:
+            own.close()
+    ours = [t for t in confirmed if t.candidate.kind != "rival" and t.verdict.ok]
+    winner = min(ours, key=lambda t: median(t, mode), default=None)
+    return Run(w, target.name, session, (*trials, *confirmed), winner, mode, time.monotonic() - started)
+
+
+def confirm(
+    evaluator: Evaluator,
+    trials: Sequence[Trial],
+    w: Workload,
+    rival_names: Sequence[str],
+    budget: Budget,
+    session: str,
+    target: str,
+    archive: Archive,
+    progress: Progress,
+):
+    """Measures the best of the search again, in a fresh process, on every rung and in every mode, beside all rivals: the best of many
+    noisy samples is partly luck (the winner's curse), and only this measurement is reported."""
+    best = propose.best(trials, budget.finalists)
+    evaluator.fresh()
+    job = Job(
+        workload=w,
+        rivals=tuple(rival_names),
+        rungs=ALL_RUNGS,
+        modes=modes_for(target),
+        min_rounds=9,
+        max_rounds=budget.confirm_rounds,
+        seconds=budget.confirm_seconds,
+        noise=True,
+    )
+    built = list(evaluator.builder.builds([t.candidate for t in best]))
+    for trial in evaluator.evaluate_built(built, job, stage="confirm", session=session):
+        archive.append(trial)
+        progress(trial)
+        yield trial
+
+
+def modes_for(target: str) -> tuple[str, ...]:
+    """All four on a GPU and on the CPU; the headline's mode first."""
+    first = headline_mode(target)
+    return (first, *(m for m in ("device-cold", "device-warm", "host-offline", "host-server") if m != first))
+
+
+def median(trial: Trial, mode: str) -> float:
+    """Microseconds; infinity where the mode was not measured."""
+    timing = trial.timing(mode)
+    return timing.median if timing else float("inf")
+
+
+def vendor_trials(run: Run) -> dict[str, Trial]:
+    """The confirmed Trials of the rivals, by name."""
+    return {t.candidate.source: t for t in run.trials if t.candidate.kind == "rival"}
+
+
+__all__ = [
+    "Budget",
+    "Family",
+    "NothingToTry",
+    "Progress",
+    "Run",
+    "confirm",
+    "headline_mode",
+    "median",
+    "modes_for",
+    "optimize",
+    "rival_candidate",
+    "vendor_trials",
+]
