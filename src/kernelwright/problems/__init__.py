@@ -1,0 +1,211 @@
+"""What to compute: the registry of Problems, and the text by which a user names a Workload.
+
+    gemm:512x512x512[:fp16|bf16|fp32][:nn|nt|tn|tt][:acc=fp16]     M x N x K; default fp16, nn, accumulate in fp32
+    chain:softmax[:1024x1024][:fp32|fp16|bf16]                     rows x cols; default 1024x1024, fp32
+    path/to/file.py[:fp32|fp16|bf16]                               a KernelBench file: Model, get_inputs, get_init_inputs
+
+Tokens after the shape may stand in any order. PyTorch is imported when a Problem is first asked for, not before.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from kernelwright.records import Workload
+
+if TYPE_CHECKING:
+    from kernelwright.problems.problem import Problem
+
+__all__ = ["Known", "ProblemError", "known", "problem_of", "register", "resolve"]
+
+FLOATS = ("fp16", "bf16", "fp32")
+LAYOUTS = ("nn", "nt", "tn", "tt")
+LARGEST_AXIS = 2**31
+KERNELBENCH = "kernelbench:"
+
+
+class ProblemError(ValueError):
+    """A problem, shape, type, layout or file that the user named cannot be used; the message is one sentence that says what to do."""
+
+
+class Known(NamedTuple):
+    """A line of the list of problems."""
+
+    name: str
+    description: str
+    example: str
+
+
+_registry: dict[str, Problem] = {}
+
+
+def register(problem: Problem) -> None:
+    """Adds a Problem under its name. Raises ProblemError when the name is taken."""
+    if problem.name in _registry:
+        raise ProblemError(f"a problem named {problem.name!r} is registered already; give the new one another name")
+    _registry[problem.name] = problem
+
+
+def _problems() -> dict[str, Problem]:
+    """The registry, with our own Problems in it."""
+    from kernelwright.problems.chains import PROBLEMS
+    from kernelwright.problems.gemm import Gemm
+
+    if Gemm.name not in _registry:
+        for problem in (Gemm(), *PROBLEMS):
+            register(problem)
+    return _registry
+
+
+def problem_of(w: Workload) -> Problem:
+    """The Problem of a Workload. Raises ProblemError when there is none of that name, or its file cannot be used."""
+    if w.problem.startswith(KERNELBENCH):
+        from kernelwright.problems.kernelbench import problem_from
+
+        return problem_from(w)
+    if w.problem not in _problems():
+        raise _unknown(w.problem)
+    return _registry[w.problem]
+
+
+def known() -> list[Known]:
+    """Every problem that `resolve` takes, with one line on each and an example."""
+    from kernelwright.problems.chains import ChainProblem
+
+    lines = [Known("gemm", "C = A B for any M x N x K, four layouts", "gemm:512x512x512:fp16:nn")]
+    for problem in _problems().values():
+        if isinstance(problem, ChainProblem):
+            lines.append(Known(problem.name, problem.chain.formula, f"{problem.name}:1024x1024:fp32"))
+    lines.append(Known("FILE.py", "any PyTorch module in KernelBench form", "path/to/my_op.py:fp32"))
+    return lines
+
+
+def resolve(text: str, *, dtype: str | None = None, layout: str | None = None, accumulate: str | None = None) -> Workload:
+    """The Workload that a text names; `resolve(w.name) == w` for every Workload but those of files.
+
+    The keyword arguments set what the text leaves open. Raises ProblemError for everything that is not a Workload.
+    """
+    tokens = [t.strip() for t in text.strip().split(":")]
+    if tokens[0].endswith(".py") or "/" in tokens[0]:
+        return _resolve_file(tokens, dtype, layout, accumulate)
+    if tokens[0] == "gemm":
+        return _resolve_gemm(text, tokens[1:], dtype, layout, accumulate)
+    if tokens[0] == "chain" and len(tokens) > 1:
+        return _resolve_chain(text, tokens[1], tokens[2:], dtype, layout, accumulate)
+    if tokens[0] == "kernelbench":
+        raise ProblemError(f"{text!r} names a KernelBench problem without its file; give the path of the .py file instead")
+    raise _unknown(tokens[0])
+
+
+def _resolve_gemm(text: str, tokens: list[str], dtype: str | None, layout: str | None, accumulate: str | None) -> Workload:
+    if not tokens or not tokens[0]:
+        raise ProblemError("gemm needs a shape M x N x K, for example gemm:512x512x512")
+    axes = _shape(text, tokens[0], ("M", "N", "K"), "gemm:512x512x512")
+    dtype, layout, accumulate = _options(text, tokens[1:], dtype, layout, accumulate)
+    dtype, accumulate = dtype or "fp16", accumulate or "fp32"
+    if accumulate == "fp16" and dtype != "fp16":
+        raise ProblemError(
+            f"acc=fp16 needs fp16 inputs, not {dtype}; leave acc out, or write {text.split(':')[0]}:{tokens[0]}:fp16:acc=fp16"
+        )
+    return Workload(problem="gemm", axes=axes, dtype=dtype, accumulate=accumulate, layout=layout or "nn")
+
+
+def _resolve_chain(
+    text: str, name: str, tokens: list[str], dtype: str | None, layout: str | None, accumulate: str | None
+) -> Workload:
+    problem = _problems().get(f"chain:{name}")
+    if problem is None:
+        raise _unknown(f"chain:{name}")
+    if tokens and re.match(r"[-\d]", tokens[0]):
+        axes = _shape(text, tokens.pop(0), ("rows", "cols"), f"chain:{name}:1024x1024")
+    else:
+        axes = {"rows": 1024, "cols": 1024}
+    dtype, layout, accumulate = _options(text, tokens, dtype, layout, accumulate)
+    _only_gemm(f"chain:{name}", layout, accumulate)
+    w = Workload(problem=f"chain:{name}", axes=axes, dtype=dtype or "fp32")
+    if reason := problem.refuses(w):  # pyright: ignore[reportAttributeAccessIssue]: chains alone are named chain:
+        raise ProblemError(f"chain:{name} {reason}")
+    return w
+
+
+def _resolve_file(tokens: list[str], dtype: str | None, layout: str | None, accumulate: str | None) -> Workload:
+    from kernelwright.problems.kernelbench import load
+
+    dtype, layout, accumulate = _options(":".join(tokens), tokens[1:], dtype, layout, accumulate)
+    _only_gemm(f"{Path(tokens[0]).name}", layout, accumulate)
+    return load(tokens[0], dtype=dtype or "fp32")
+
+
+def _only_gemm(name: str, layout: str | None, accumulate: str | None) -> None:
+    if layout:
+        raise ProblemError(f"{name} has no layout; leave {layout!r} out")
+    if accumulate not in (None, "fp32"):
+        raise ProblemError(f"{name} accumulates in fp32 only; leave acc={accumulate} out")
+
+
+def _shape(text: str, token: str, axes: tuple[str, ...], example: str) -> dict[str, int]:
+    wanted = " x ".join(axes)
+    if not re.fullmatch(r"-?\d+(x-?\d+)*", token, re.ASCII):
+        raise ProblemError(f"{token!r} in {text!r} is not a shape; write {wanted} as in {example}")
+    sizes = [int(n) for n in token.split("x")]
+    if len(sizes) != len(axes):
+        raise ProblemError(
+            f"the shape {token!r} has {len(sizes)} sizes and needs {len(axes)}, {wanted}; write it as in {example}"
+        )
+    for axis, size in zip(axes, sizes, strict=True):
+        if size < 0:
+            raise ProblemError(f"{axis} = {size} in {text!r} is negative; sizes must be 0 or more")
+        if size > LARGEST_AXIS:
+            raise ProblemError(f"{axis} = {size} in {text!r} is too large; sizes may be at most {LARGEST_AXIS}")
+    return dict(zip(axes, sizes, strict=True))
+
+
+def _options(
+    text: str, tokens: list[str], dtype: str | None, layout: str | None, accumulate: str | None
+) -> tuple[str | None, str | None, str | None]:
+    """Sorts the tokens after the shape into dtype, layout and accumulate type, beside those given as arguments."""
+    found = {"dtype": dtype, "layout": layout, "acc": accumulate}
+    choices = {"dtype": FLOATS, "layout": LAYOUTS, "acc": ("fp32", "fp16")}
+    for token in tokens:
+        if token.startswith("acc="):
+            kind, value = "acc", token.removeprefix("acc=")
+        elif token in LAYOUTS:
+            kind, value = "layout", token
+        elif token in FLOATS:
+            kind, value = "dtype", token
+        else:
+            every = (*FLOATS, *LAYOUTS, "acc=fp32", "acc=fp16")
+            raise ProblemError(
+                f"{token!r} in {text!r} is neither a dtype nor a layout{_nearest(token, every)}; use {', '.join(every)}"
+            )
+        if found[kind] not in (None, value):
+            raise ProblemError(f"{text!r} sets {kind} to {value}, but {found[kind]} was given as well; choose one")
+        found[kind] = value
+    for kind, value in found.items():
+        if value is not None and value not in choices[kind]:
+            raise ProblemError(
+                f"unknown {kind} {value!r}{_nearest(value, choices[kind])}; choose one of {', '.join(choices[kind])}"
+            )
+    return found["dtype"], found["layout"], found["acc"]
+
+
+def _unknown(name: str) -> ProblemError:
+    from kernelwright.problems.suites import SUITES
+
+    if name in SUITES:
+        return ProblemError(
+            f"{name!r} is a suite of many workloads, not one problem; name one problem, or use a command that takes suites"
+        )
+    names = [k.name for k in known()]
+    # a chain is often named without its prefix
+    close = f"chain:{name}" if f"chain:{name}" in names else None
+    hint = f" (did you mean {close}?)" if close else _nearest(name, names)
+    return ProblemError(f"unknown problem {name!r}{hint}; known are {', '.join(names)}")
+
+
+def _nearest(word: str, words: tuple[str, ...] | list[str]) -> str:
+    close = difflib.get_close_matches(word.lower(), words, n=1, cutoff=0.6)
+    return f" (did you mean {close[0]}?)" if close else ""

@@ -1,0 +1,5 @@
+"""Named lists of Workloads."""
+
+from __future__ import annotations
+
+SUITES: dict[str, str] = {}
