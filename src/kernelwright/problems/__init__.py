@@ -28,7 +28,7 @@ KERNELBENCH = "kernelbench:"
 
 
 class ProblemError(ValueError):
-    """A problem, shape, type, layout or file that the user named cannot be used; the message is one sentence that says what to do."""
+    """A problem, shape, type, layout or file that cannot be used; the message is one sentence that says what to do."""
 
 
 class Known(NamedTuple):

@@ -43,7 +43,7 @@ class Builder:
         self._known: dict[Node, int] = {}
 
     def shape_of(self, dims: Dims) -> Shape:
-        """Raises LoweringError for a tensor that is neither (rows, cols), one value a row, one value a column, nor one value."""
+        """Raises LoweringError for a tensor that is neither (rows, cols) nor one value a row, one a column, or one in all."""
         if "cols" in dims[:-1] or any(d in HALVES for d in dims[:-1]):
             raise LoweringError(f"a tensor of dimensions ({', '.join(dims)}) does not end with the matrix's columns")
         wide = bool(dims) and dims[-1] != "1" and dims[-1] not in self.lead

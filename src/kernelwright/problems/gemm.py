@@ -1,7 +1,7 @@
 """`gemm`: C = A B, with fp16, bf16 or fp32 in and out, any M, N, K, four layouts.
 
-Layout letters are row-major terms, A's first: `n` stores the matrix as the formula names it (A: M x K, B: K x N), `t` stores its
-transpose (A: K x M, B: N x K). `torch.nn.Linear` is `nt`; BLAS's column-major "TN" is the same memory as our `nt`.
+Layout letters are row-major terms, A's first: `n` stores the matrix as the formula names it (A: M x K, B: K x N), `t` stores
+its transpose (A: K x M, B: N x K). `torch.nn.Linear` is `nt`; BLAS's column-major "TN" is the same memory as our `nt`.
 """
 
 from __future__ import annotations
@@ -54,6 +54,10 @@ class Gemm(Problem):
         a, b = (self._draw(w, case, spec.shape, rng, device) for spec in (spec_a, spec_b))
         k_of_a, k_of_b = (1 if w.layout[0] == "n" else 0), (0 if w.layout[1] == "n" else 1)
         k = w.axes["K"]
+        if case.rung == "exact" and k > (limit := self._largest_sum(w)):
+            # even products of one would add up to more than the accumulator holds exactly: a random part of K stays
+            dropped = torch.randperm(k, generator=rng, device=device)[limit:]
+            a.index_fill_(k_of_a, dropped, 0)
         if case.name == "cancel" and k >= 2:
             # the second half of K repeats the first with the sign of A turned: the exact sum is what the odd term leaves
             half = k // 2
@@ -81,15 +85,23 @@ class Gemm(Problem):
             return torch.randint(-1, 2, shape, generator=rng, device=device).to(dtype)
         if case.name == "integer":
             # |a|, |b| <= q keeps every partial sum within K q^2, exact in the accumulator and inside fp16's range
-            limit = min(_EXACT_LIMIT[w.accumulate], 60000 if w.dtype == "fp16" else 2**24)
-            q = max(1, min(math.isqrt(limit // max(1, w.axes["K"])), _EXACT_LIMIT[w.dtype]))
+            q = max(1, min(math.isqrt(self._largest_sum(w) // max(1, w.axes["K"])), _EXACT_LIMIT[w.dtype]))
             return torch.randint(-q, q + 1, shape, generator=rng, device=device).to(dtype)
         x = torch.randn(shape, generator=rng, device=device, dtype=torch.float32)
         if case.name == "wide":
-            x *= torch.exp2(torch.randint(-6, 7, shape, generator=rng, device=device).float())
+            # fp16 ends at 65504: the sum of K products, of standard deviation 105 sqrt(K), is brought back to that of one
+            fp16 = w.dtype == "fp16"
+            shift = math.ceil(math.log2(max(1, w.axes["K"])) / 4) if fp16 else 0
+            exponent = torch.randint(-6, 6 if fp16 else 7, shape, generator=rng, device=device) - shift
+            x *= torch.exp2(exponent.float())
         elif case.name == "denormal":
             x *= 2.0**-13 if w.dtype == "fp16" else 2.0**-63  # products fall among fp16's denormals, or among fp32's
         return x.to(dtype)
+
+    @staticmethod
+    def _largest_sum(w: Workload) -> int:
+        """Integers up to here are exact in the accumulator and finite in the output."""
+        return min(_EXACT_LIMIT[w.accumulate], 60000 if w.dtype == "fp16" else 2**24)
 
     def _logical(self, w: Workload, inputs: Tensors) -> tuple[torch.Tensor, torch.Tensor]:
         a = inputs["a"] if w.layout[0] == "n" else inputs["a"].t()

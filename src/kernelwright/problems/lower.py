@@ -1,8 +1,8 @@
 """`lower` turns a PyTorch function over the rows of a matrix into a RowProgram; `run` says what a RowProgram means.
 
-The function is run once on meta tensors (shapes without storage) under a TorchFunctionMode that sees every torch call, so modules,
-functions, methods and operators all arrive here in one form, with PyTorch itself inferring shapes. Rules per operation are in
-`lowerings`. The trace is of one Workload: sizes that the function reads are constants of its program.
+The function is run once on meta tensors (shapes without storage) under a TorchFunctionMode that sees every torch call, so
+modules, functions, methods and operators all arrive here in one form, with PyTorch itself inferring shapes. Rules per operation
+are in `lowerings`. The trace is of one Workload: sizes that the function reads are constants of its program.
 """
 
 from __future__ import annotations
@@ -32,9 +32,8 @@ class Input:
     dtype: torch.dtype = torch.float32
 
 
-_SAME = frozenset(
-    "contiguous clone detach float half bfloat16 double to type type_as data requires_grad_ long int view_as reshape_as alias".split()
-)
+_CASTS = frozenset(("float", "half", "bfloat16", "double", "to", "type", "type_as", "long", "int"))
+_SAME = _CASTS | frozenset(("contiguous", "clone", "detach", "data", "requires_grad_", "alias"))
 _RESHAPE = frozenset(("view", "reshape", "squeeze", "unsqueeze", "flatten"))
 
 
@@ -68,7 +67,7 @@ class _Tracer(TorchFunctionMode):
         return out
 
     def _lowered(self, name: str, args: Any, kwargs: Any, out: torch.Tensor) -> tuple[Value | None, ...]:
-        first = args[0] if args else None
+        first: Any = args[0] if args else None
         if name in _SAME and isinstance(first, torch.Tensor):
             if first.is_floating_point() != out.is_floating_point() and first.dtype is not torch.bool:
                 raise LoweringError(f"it converts {first.dtype} to {out.dtype}")
@@ -142,10 +141,10 @@ def lower(function: Callable[..., Any], inputs: Mapping[str, Input], outputs: tu
 
 
 def run(program: RowProgram, inputs: Mapping[str, torch.Tensor], dtype: torch.dtype = torch.float32) -> dict[str, torch.Tensor]:
-    """Outputs of the program, each arithmetic value in `dtype`: (rows, cols), (rows,), (cols,) or () by the output node's shape.
+    """Outputs of the program, every value in `dtype`: (rows, cols), (rows,), (cols,) or () by the shape of the output's node.
 
-    This is the meaning of every node in code: comparisons give 1 or 0, NaN and infinity behave as in PyTorch. It serves tests and
-    readers; it is not a rival and not a reference.
+    This is the meaning of every node in code: comparisons give 1 or 0, NaN and infinity behave as in PyTorch. It serves tests
+    and readers; it is not a rival and not a reference.
     """
     values: list[torch.Tensor] = []
     full = next((inputs[n.name] for n in program.nodes if n.op == "input" and n.shape == "full"), None)

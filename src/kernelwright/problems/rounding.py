@@ -2,12 +2,16 @@
 
 Monte Carlo arithmetic (D. S. Parker, "Monte Carlo Arithmetic", UCLA 1997): the function runs in float64 with its inputs and the
 result of every torch operation multiplied by 1 + u or 1 - u, the sign random for each element, u the unit roundoff of the type
-that a kernel computes in. The spread of the results is what correct rounding in that type could have done, cancellation included.
+that a kernel computes in. The spread of the results is what rounding in that type could have done, cancellation included.
 """
 
 from __future__ import annotations
 
+import math
+import random
 from collections.abc import Callable
+from functools import lru_cache
+from typing import Any
 
 import torch
 from torch.overrides import TorchFunctionMode
@@ -22,54 +26,63 @@ FEW_DRAWS = 2
 MANY = 2**16
 
 
-class _Rounded(TorchFunctionMode):
-    """Multiplies by slices, at random offsets, of one pool of 1 + u and 1 - u: drawing anew for each step takes longer than the step."""
+POOL = 2**20
 
-    def __init__(self, u: float, rng: torch.Generator) -> None:
+
+@lru_cache(maxsize=4)
+def _pool(u: float, device: str) -> torch.Tensor:
+    """Factors 1 + u and 1 - u in random order. One pool serves every step: drawing anew would take longer than the step."""
+    bits = torch.randint(0, 2, (2 * POOL,), generator=torch.Generator(device).manual_seed(0), device=device)
+    return 1 + u * (2 * bits.double() - 1)
+
+
+class _Rounded(TorchFunctionMode):
+    """Multiplies every result by factors from a random place of the pool."""
+
+    def __init__(self, u: float, device: torch.device, turn: int) -> None:
         super().__init__()
-        self.u, self.rng = u, rng
-        self.pool = torch.empty(0, dtype=torch.float64, device=rng.device)
+        self.pool = _pool(u, str(device))
+        self.places = random.Random(turn)
 
     def __torch_function__(self, func, types, args=(), kwargs=None):
         out = func(*args, **(kwargs or {}))
         return out if getattr(func, "__name__", "") == "__get__" else tree_map(self.perturb, out)
 
-    def perturb(self, x: object) -> object:
+    def perturb(self, x: Any) -> Any:
         if not isinstance(x, torch.Tensor) or not x.is_floating_point():
             return x
-        slack = 4096
-        if self.pool.numel() < x.numel() + slack:
-            bits = torch.randint(0, 2, (2 * x.numel() + slack,), generator=self.rng, device=x.device, dtype=torch.int8)
-            self.pool = 1 + self.u * (2 * bits.double() - 1)
-        start = int(torch.randint(slack, (1,), generator=self.rng, device=x.device))
-        return x * self.pool[start : start + x.numel()].view(x.shape)
+        start = self.places.randrange(POOL)
+        factors = self.pool[start : start + POOL]
+        if x.numel() > POOL:
+            factors = factors.repeat(-(-x.numel() // POOL))
+        return x * factors[: x.numel()].view(x.shape)
 
 
 def error_scale(
     function: Callable[[Tensors], Tensors], inputs: Tensors, reference: Tensors, dtype: str, accumulate: str
 ) -> Tensors:
-    """Scale of each output element, float64, finite and above zero. `function` maps float64 inputs to outputs.
+    """Scale of each output element: float64, finite, above zero. `function` maps float64 inputs to outputs.
 
-    scale = u_out (|ref| + rms of ref along its last axis) + largest change in the draws of Monte Carlo arithmetic + tiny, where tiny is
-    the spacing of the output type's denormals plus the smallest normal float32 (intermediate results may be flushed to zero).
+    scale = u_out (|ref| + rms of ref along its last axis) + largest change in the draws of Monte Carlo arithmetic + tiny, where
+    tiny is the spacing of the output type's denormals plus the smallest normal float32: steps may flush denormals to zero.
     """
     u_out = UNIT_ROUNDOFF[dtype]
     device = next(iter(inputs.values())).device
-    rng = torch.Generator(device).manual_seed(0)
     largest = {name: torch.zeros_like(ref) for name, ref in reference.items()}
-    mode = _Rounded(UNIT_ROUNDOFF[accumulate], rng)
-    for _ in range(FEW_DRAWS if max(r.numel() for r in reference.values()) >= MANY else DRAWS):
+    for turn in range(FEW_DRAWS if max(r.numel() for r in reference.values()) >= MANY else DRAWS):
+        mode = _Rounded(UNIT_ROUNDOFF[accumulate], device, turn)
         rounded = {name: mode.perturb(x.double()) if x.is_floating_point() else x for name, x in inputs.items()}
         with mode:
             outputs = function(rounded)
         for name, out in outputs.items():
-            largest[name] = torch.maximum(largest[name], (out - reference[name]).abs().nan_to_num(0.0, 0.0, 0.0))
+            change = (out - reference[name]).abs_().nan_to_num_(0.0, 0.0, 0.0)
+            torch.maximum(largest[name], change, out=largest[name])
     tiny = float(torch.finfo(TORCH_DTYPES[dtype]).smallest_normal) * 2 * u_out + 2.0**-126
     scales = {}
     for name, ref in reference.items():
-        finite = torch.where(torch.isfinite(ref), ref, 0.0)
-        rms = finite.square().mean(-1, keepdim=True).sqrt() if ref.numel() and ref.ndim else finite.abs()
-        scales[name] = u_out * (finite.abs() + rms) + largest[name] + tiny
+        size = ref.abs().nan_to_num_(0.0, 0.0, 0.0)
+        rms = torch.linalg.vector_norm(size, dim=-1, keepdim=True) / math.sqrt(max(1, ref.shape[-1])) if ref.ndim else size
+        scales[name] = largest[name].add_(size, alpha=u_out).add_(rms, alpha=u_out).add_(tiny)
     return scales
 
 
