@@ -1,0 +1,53 @@
+#pragma once
+namespace kw {
+inline unsigned shared_address(const void* p) { return unsigned(static_cast<const unsigned char*>(p) - dynamic_smem); }
+
+template <int Bytes>
+void cp_async_partial(unsigned to, const void* from, int valid) { emulator::start_copy(to, from, Bytes, valid); }
+template <int Bytes>
+void cp_async(unsigned to, const void* from) { emulator::start_copy(to, from, Bytes, Bytes); }
+template <int Bytes>
+void cp_async_or_zero(unsigned to, const void* from, bool valid) { emulator::start_copy(to, from, Bytes, valid ? Bytes : 0); }
+inline void cp_async_commit() { emulator::fibers[emulator::current].group++; }
+template <int Pending>
+void cp_async_wait() { emulator::finish_copies(emulator::fibers[emulator::current].group - 1 - Pending); }
+
+template <class T>
+T load_shared(unsigned from) {
+    T v;
+    memcpy(&v, emulator::shared_at(from, sizeof v), sizeof v);
+    return v;
+}
+template <class T>
+void store_shared(unsigned to, T v) { memcpy(emulator::shared_at(to, sizeof v), &v, sizeof v); }
+inline uint4 load_shared_16(unsigned from) { return load_shared<uint4>(from); }
+inline float4 load_shared_float4(unsigned from) { return load_shared<float4>(from); }
+inline unsigned load_shared_4(unsigned from) { return load_shared<unsigned>(from); }
+inline unsigned short load_shared_2(unsigned from) { return load_shared<unsigned short>(from); }
+inline void store_shared_16(unsigned to, uint4 v) { store_shared(to, v); }
+inline void store_shared_float4(unsigned to, float4 v) { store_shared(to, v); }
+inline void store_shared_4(unsigned to, unsigned v) { store_shared(to, v); }
+
+template <class T>
+T load_global(const void* from) {
+    T v{};
+    if (emulator::global_ok(from, sizeof v)) memcpy(&v, from, sizeof v);
+    return v;
+}
+template <class T>
+void store_global(void* to, T v) {
+    if (emulator::global_ok(to, sizeof v)) memcpy(to, &v, sizeof v);
+}
+inline unsigned short load_global_2(const void* from) { return load_global<unsigned short>(from); }
+inline uint4 load_global_16(const void* from) { return load_global<uint4>(from); }
+inline float4 load_l2_float4(const float* from) { return load_global<float4>(from); }
+inline float load_l2_float(const float* from) { return load_global<float>(from); }
+inline void store_global_16(void* to, uint4 v) { store_global(to, v); }
+inline void store_global_4(void* to, unsigned v) { store_global(to, v); }
+inline void store_global_2(void* to, unsigned v) { store_global(to, static_cast<unsigned short>(v)); }
+inline void store_global_float4(float* to, float4 v) { store_global(to, v); }
+inline void store_global_float(float* to, float v) { store_global(to, v); }
+inline void store_global_float2(float* to, float x, float y) {
+    if (emulator::global_ok(to, 8)) to[0] = x, to[1] = y;
+}
+}  // namespace kw
