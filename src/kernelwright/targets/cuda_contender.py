@@ -1,0 +1,144 @@
+"""A candidate and a rival on the GPU: loaded on their sets of buffers, ready to run and be clocked."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+
+from kernelwright.records import LaunchPlan, Outcome
+from kernelwright.targets.cuda_clock import Clock, CudaContender
+from kernelwright.targets.driver import Module, Prepared
+from kernelwright.targets.launch import Tensor, check, fault, pack, refuse_unmet, workspace_bytes
+from kernelwright.targets.target import Bound, CandidateFault, Run
+
+GUARD = 256
+"""Bytes before and after the workspace that nobody may write."""
+GUARD_BYTE = 0xA5
+GARBAGE = 0xFF
+"""Fills a workspace that is not zeroed: a NaN in every float type, -1 in every integer."""
+
+_DTYPES = {
+    torch.float16: "fp16",
+    torch.bfloat16: "bf16",
+    torch.float32: "fp32",
+    torch.int32: "int32",
+    torch.int64: "int64",
+}
+
+
+class Workspace:
+    """`size` bytes, 256-byte aligned, between guard bands."""
+
+    def __init__(self, size: int, zeroed: bool, allocate: Callable[[int], Any]):
+        self.size, self._zeroed = size, zeroed
+        self._flat = allocate(GUARD + -(-size // GUARD) * GUARD + GUARD) if size else None
+        self.address = 0
+        if self._flat is not None:
+            self._flat.fill_(GUARD_BYTE)
+            self._inside().fill_(0 if zeroed else GARBAGE)
+            self.address = self._flat.data_ptr() + GUARD
+
+    def _inside(self) -> Any:
+        assert self._flat is not None
+        return self._flat[GUARD : GUARD + self.size]
+
+    def disturbed(self) -> str | None:
+        """What was written that must not be; None if all is well."""
+        if self._flat is None:
+            return None
+        for where, band in (("before", self._flat[:GUARD]), ("after", self._flat[GUARD + self.size :])):
+            if bool((band != GUARD_BYTE).any()):
+                return f"bytes {where} the workspace of {self.size} bytes were written"
+        if self._zeroed and bool(self._inside().any()):
+            return "the workspace was not left zeroed, as the plan promises (workspace_zeroed)"
+        return None
+
+
+def tensors_of(bound: Bound) -> Mapping[str, Tensor]:
+    return {name: Tensor(t.data_ptr(), _DTYPES[t.dtype]) for name, t in bound.tensors.items()}
+
+
+class Program(CudaContender):
+    """A candidate: its launches for each set, prepared once."""
+
+    def __init__(
+        self,
+        clock: Clock,
+        plan: LaunchPlan,
+        module: Module,
+        sets: Sequence[Bound],
+        *,
+        allocate: Callable[[int], Any],
+        release: Callable[[], None],
+        cold_launches: int,
+    ):
+        """Raises CandidateFault (REFUSED, LAUNCH_ERROR, OUT_OF_MEMORY). `release` is called once, on close."""
+        for one in sets:
+            refuse_unmet(plan, one.names)
+        size = max((workspace_bytes(plan, one.names) for one in sets), default=0)
+        self.workspace = Workspace(size, plan.workspace_zeroed, allocate)
+        self._launches = [self._prepare(plan, module, one, size) for one in sets]
+        self._sets = list(sets)  # keeps the buffers alive that the launches point to
+        self._release: Callable[[], None] | None = release
+        self.idle = not any(self._launches)
+        self.label = "kernel " + ", ".join(dict.fromkeys(launch.kernel for launch in plan.launches))
+        super().__init__(clock, len(sets), cold_launches)
+
+    def _prepare(self, plan: LaunchPlan, module: Module, one: Bound, size: int) -> list[Prepared]:
+        prepared = []
+        for packed in pack(plan, one.names, tensors_of(one), self.workspace.address, size):
+            kernel = module.kernel(packed.kernel)
+            check(packed, kernel.limits)
+            prepared.append(Prepared(kernel, packed))
+        return prepared
+
+    def _enqueue(self, index: int) -> None:
+        stream = torch.cuda.current_stream().cuda_stream
+        for launch in self._launches[index]:
+            launch.enqueue(stream)
+
+    def run(self, index: int = 0) -> None:
+        self._enqueue(index)
+        self.clock.synchronize(self.label)
+
+    def disturbed(self) -> str | None:
+        return self.workspace.disturbed()
+
+    def close(self) -> None:
+        super().close()
+        self._launches = []
+        if self._release is not None:
+            self._release()
+            self._release = None
+
+
+class Trusted(CudaContender):
+    """A rival: Python calls that enqueue on PyTorch's current stream."""
+
+    label = "the rival"
+
+    def __init__(self, clock: Clock, runs: Sequence[Run], setup: Callable[[], None] | None, cold_launches: int):
+        self._runs = list(runs)
+        super().__init__(clock, len(runs), cold_launches)
+        with clock.faults(self.label):
+            if setup is not None:
+                setup()
+            clock.warm_up(self._enqueue, self.count)
+            self.captured = clock.capturable(self._enqueue)
+
+    def _enqueue(self, index: int) -> object:
+        return self._runs[index].call()
+
+    def run(self, index: int = 0) -> None:
+        with self.clock.faults(self.label):
+            self._runs[index].store(self._runs[index].call())
+            self.clock.synchronize(self.label)
+
+
+def not_runnable(kind: str) -> CandidateFault:
+    if kind == "python":
+        reason = "Python candidates run on the cpu target only: on the GPU nothing separates them from the clock"
+        return CandidateFault(Outcome.REFUSED, reason)
+    return fault(f"the cuda target runs CUDA candidates, not {kind!r}")

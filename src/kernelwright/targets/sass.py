@@ -1,0 +1,41 @@
+"""Machine code of a cubin, for inspection: the listing, and how often each opcode occurs."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from collections import Counter
+from functools import cache
+from pathlib import Path
+
+from kernelwright.targets.nvrtc import toolkit_folders
+from kernelwright.targets.target import TargetUnavailable
+
+_INSTRUCTION = re.compile(r"^\s*/\*[0-9a-f]{4,}\*/\s+(?:\{\s*)?(?:@!?U?P\w+\s+)?([A-Z][A-Z0-9]*)", re.MULTILINE)
+
+
+@cache
+def _nvdisasm() -> str:
+    for folder in toolkit_folders():
+        if (tool := folder / "bin" / "nvdisasm").is_file():
+            return str(tool)
+    if tool := shutil.which("nvdisasm"):
+        return tool
+    raise TargetUnavailable('the disassembler nvdisasm is not installed; install it with: pip install "kernelwright[cuda]"')
+
+
+def sass(path: str | Path) -> str:
+    """The SASS listing of a cubin. Raises TargetUnavailable without nvdisasm, ValueError when the file is no cubin."""
+    done = subprocess.run([_nvdisasm(), "--print-code", str(path)], capture_output=True, text=True, errors="replace")
+    if done.returncode != 0:
+        raise ValueError(f"{path} cannot be disassembled: {done.stderr.strip() or 'nvdisasm failed'}")
+    return done.stdout
+
+
+def sass_mix(path: str | Path) -> dict[str, int]:
+    """Static count of each opcode, most frequent first: `{"HGMMA": 12, "UTMALDG": 2, "LDL": 0 ...}` (only those that occur).
+
+    HGMMA is wgmma, HMMA is mma.sync, UTMALDG a TMA load, LDL and STL local memory (spills or run-time indexed arrays).
+    """
+    return dict(Counter(_INSTRUCTION.findall(sass(path))).most_common())
