@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from kernelwright import propose, rivals
 from kernelwright.archive import Archive
-from kernelwright.evaluate.evaluator import Evaluator, rival_candidate
+from kernelwright.evaluate.evaluator import Evaluator
 from kernelwright.evaluate.jobs import ALL_RUNGS, SCREEN_RUNGS, Job
-from kernelwright.families import Family, families_for
+from kernelwright.families import families_for
 from kernelwright.records import Candidate, Trial, Workload
 from kernelwright.targets.target import Target
 
@@ -125,10 +125,10 @@ def confirm(
     target: str,
     archive: Archive,
     progress: Progress,
-):
+) -> Iterator[Trial]:
     """Measures the best of the search again, in a fresh process, on every rung and in every mode, beside all rivals: the best of many
     noisy samples is partly luck (the winner's curse), and only this measurement is reported."""
-    best = propose.best(trials, budget.finalists)
+    best = finalists(trials, budget.finalists)
     evaluator.fresh()
     job = Job(
         workload=w,
@@ -147,6 +147,12 @@ def confirm(
         yield trial
 
 
+def finalists(trials: Sequence[Trial], count: int) -> list[Trial]:
+    """The best verified Trials, one a Candidate."""
+    by_candidate = {t.candidate.id: t for t in sorted(trials, key=propose.score) if t.verdict.ok}
+    return sorted(by_candidate.values(), key=propose.score, reverse=True)[:count]
+
+
 def modes_for(target: str) -> tuple[str, ...]:
     """All four on a GPU and on the CPU; the headline's mode first."""
     first = headline_mode(target)
@@ -162,19 +168,3 @@ def median(trial: Trial, mode: str) -> float:
 def vendor_trials(run: Run) -> dict[str, Trial]:
     """The confirmed Trials of the rivals, by name."""
     return {t.candidate.source: t for t in run.trials if t.candidate.kind == "rival"}
-
-
-__all__ = [
-    "Budget",
-    "Family",
-    "NothingToTry",
-    "Progress",
-    "Run",
-    "confirm",
-    "headline_mode",
-    "median",
-    "modes_for",
-    "optimize",
-    "rival_candidate",
-    "vendor_trials",
-]

@@ -174,7 +174,12 @@ class Evaluator:
         ours, theirs = socket.socketpair()
         command = [sys.executable, "-m", "kernelwright.evaluate.judge", self.target.name, str(theirs.fileno())]
         self._process = subprocess.Popen(
-            command, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL, stdout=sys.stderr, start_new_session=True, env=_environment()
+            command,
+            pass_fds=[theirs.fileno()],
+            stdin=subprocess.DEVNULL,
+            stdout=sys.stderr,
+            start_new_session=True,
+            env=_environment(),
         )
         theirs.close()
         self._pipe = Connection(ours.detach())

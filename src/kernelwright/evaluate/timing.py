@@ -7,6 +7,7 @@ controls the clock itself: device code cannot, and a CPU candidate's samples are
 
 from __future__ import annotations
 
+import functools
 import math
 import random
 import time
@@ -95,7 +96,8 @@ def measure(
         for e, samples in turns:
             if e.fault is None:
                 note(e.label, f"round {rounds + 1}, {mode}")
-                _guarded(e, lambda e=e, samples=samples: _turn(problem, w, buffers, e, samples, mode, secret, peaks))
+                turn = functools.partial(_turn, problem, w, buffers, e, samples, mode, secret, peaks)
+                _guarded(e, turn)
         rounds += 1
         if rounds >= limits.min_rounds:
             if _converged(candidates, rivals, limits.tolerance):
@@ -122,9 +124,7 @@ def _calibrate(e: Entrant, mode: str) -> None:
     e.contender.sample(mode, e.launches)
 
 
-def _turn(
-    problem: Problem, w: Workload, buffers: Buffers, e: Entrant, samples: list[float], mode: str, secret: int, peaks: Peaks
-) -> None:
+def _turn(problem: Problem, w: Workload, buffers: Buffers, e: Entrant, samples: list[float], mode: str, secret: int, peaks: Peaks) -> None:
     buffers.poison()
     value, dropped = e.contender.sample(mode, e.launches)
     e.dropped += dropped

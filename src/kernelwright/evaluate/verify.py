@@ -36,9 +36,7 @@ class Judged:
     note: str = ""
 
 
-def compare(
-    problem: Problem, w: Workload, inputs: Tensors, outputs: Tensors, *, exact: bool = False, vendor: bool = False
-) -> Judged:
+def compare(problem: Problem, w: Workload, inputs: Tensors, outputs: Tensors, *, exact: bool = False, vendor: bool = False) -> Judged:
     """Outputs against the float64 reference on the same inputs (all on one device, any strides)."""
     plain = {k: v.contiguous() for k, v in inputs.items()}
     reference = problem.reference(w, plain)
@@ -95,7 +93,9 @@ def _where(name: str, wrong: torch.Tensor, got: torch.Tensor, want: torch.Tensor
     count = int(wrong.sum())
     at = tuple(int(i) for i in wrong.nonzero()[0])
     index = ", ".join(map(str, at))
-    return f"{count} of {wrong.numel()} elements of {name} are wrong, first {name}[{index}] = {float(got[at]):.6g}, want {float(want[at]):.6g}"
+    return (
+        f"{count} of {wrong.numel()} elements of {name} are wrong, first {name}[{index}] = {float(got[at]):.6g}, want {float(want[at]):.6g}"
+    )
 
 
 class Ladder:

@@ -1,4 +1,4 @@
-"""Our own kernels, a folder each. In each folder: space.py (legal configs), the kernel source (real code), render.py (config -> Candidate)."""
+"""Our own kernels, a folder each: space.py (legal configs), the kernel source (real code), render.py (config -> Candidate)."""
 
 from __future__ import annotations
 
@@ -10,11 +10,13 @@ from kernelwright.records import Workload
 __all__ = ["NAMES", "Config", "DeviceFacts", "Family", "Space", "family", "families_for"]
 
 _CLASSES = {
-    "chain_cpu": "kernelwright.families.chain_cpu:ChainCpu",
-    "chain_cuda": "kernelwright.families.chain_cuda:ChainCuda",
-    "gemm_cpu": "kernelwright.families.gemm_cpu:GemmCpu",
-    "gemm_sm80": "kernelwright.families.gemm_sm80:GemmSm80",
+    "chain_cpu": ("cpu", "kernelwright.families.chain_cpu:ChainCpu"),
+    "chain_cuda": ("cuda", "kernelwright.families.chain_cuda:ChainCuda"),
+    "gemm_cpu": ("cpu", "kernelwright.families.gemm_cpu:GemmCpu"),
+    "gemm_sm80": ("cuda", "kernelwright.families.gemm_sm80:GemmSm80"),
+    "scripted": ("fake", "kernelwright.families.scripted:Scripted"),
 }
+"""Name to the kind of target and the class; a Family for another kind of target is not even imported."""
 
 NAMES = tuple(_CLASSES)
 
@@ -23,14 +25,16 @@ def family(name: str) -> Family:
     """The Family of that name. Raises ValueError with the known names."""
     if name not in _CLASSES:
         raise ValueError(f"unknown family {name!r}; choose one of {', '.join(_CLASSES)}")
-    module, _, cls = _CLASSES[name].partition(":")
+    module, _, cls = _CLASSES[name][1].partition(":")
     return getattr(importlib.import_module(module), cls)()
 
 
 def families_for(w: Workload, device: DeviceFacts) -> tuple[list[Family], dict[str, str]]:
-    """The Families that write kernels for this Workload on this device, and why the others do not."""
+    """The Families that write kernels for this Workload on this device, and why its others do not."""
     able, refused = [], {}
-    for name in _CLASSES:
+    for name, (kind, _) in _CLASSES.items():
+        if not device.target.startswith(kind):
+            continue
         one = family(name)
         reason = one.refuses(w, device)
         if reason is None:

@@ -1,11 +1,11 @@
 """The baselines, one file each kind, behind the same interface as a candidate: loaded on the same buffers, checked, and clocked alike.
 
-    eager                 the problem as a PyTorch user writes it
-    compile, compile-max  torch.compile, default mode and max-autotune
-    graph                 the eager call replayed as a CUDA graph
-    cublas                cuBLAS, its own choice of algorithm (cublasGemmEx)
-    cublaslt              cuBLASLt, the first algorithm of its heuristic
-    cublaslt-auto         cuBLASLt, the fastest of all algorithms that its heuristic lists
+eager                 the problem as a PyTorch user writes it
+compile, compile-max  torch.compile, default mode and max-autotune
+graph                 the eager call replayed as a CUDA graph
+cublas                cuBLAS, its own choice of algorithm (cublasGemmEx)
+cublaslt              cuBLASLt, the first algorithm of its heuristic
+cublaslt-auto         cuBLASLt, the fastest of all algorithms that its heuristic lists
 """
 
 from __future__ import annotations

@@ -62,7 +62,9 @@ class Program:
             try:
                 function = getattr(library, launch.kernel)
             except AttributeError:
-                raise CandidateFault(Outcome.LAUNCH_ERROR, f'the library has no function {launch.kernel!r}; declare it extern "C"') from None
+                raise CandidateFault(
+                    Outcome.LAUNCH_ERROR, f'the library has no function {launch.kernel!r}; declare it extern "C"'
+                ) from None
             function.restype = None
             functions.append(function)
         return [self._call(functions, one) for one in self.sets]

@@ -49,8 +49,9 @@ class CpuDevice(Device):
         cores = cpu.usable_cores()
         self.cores = cores[-self.threads :] if len(cores) > self.threads else cores
         self._maps: list[mmap.mmap] = []
-        self._flush = self.allocate(min(2 * max(cpu.cache_bytes(3), cpu.cache_bytes(2), 2**20), 2**30))
-        self._flush.fill_(1)  # pages must exist: reading untouched ones would touch one shared zero page only
+        # Private memory, written once: its page tables go to each child with the fork. Shared memory would be mapped anew in each child, page by
+        # page, in its first cold sample (seconds for 600 MB on a virtual machine); untouched pages would all be the one zero page.
+        self._flush = torch.ones(min(2 * max(cpu.cache_bytes(3), cpu.cache_bytes(2), 2**20), 2**30), dtype=torch.uint8)
 
     def environment(self) -> Environment:
         return Environment(
@@ -67,7 +68,7 @@ class CpuDevice(Device):
             versions={
                 "kernelwright": kernelwright.__version__,
                 "python": platform.python_version(),
-                "torch": torch.__version__,
+                "torch": str(torch.__version__),
                 "compiler": cpu.compiler_version(),
             },
             host=f"{platform.system()} {platform.release()} {platform.machine()}, {socket.gethostname()}",
@@ -120,7 +121,7 @@ class CpuDevice(Device):
         return {"load average": os.getloadavg()[0]}
 
     def flush_caches(self) -> None:
-        self._flush.sum()
+        self._flush.view(torch.int64).sum()
 
     def close(self) -> None:
         self._flush = torch.empty(0)
@@ -212,10 +213,16 @@ class CpuContender(Contender):
         if os.WIFSIGNALED(status):
             number = os.WTERMSIG(status)
             name = signal.Signals(number).name
-            what = "the process was killed, as the system does when memory runs out" if number == signal.SIGKILL else f"the process died of {name}"
+            what = (
+                "the process was killed, as the system does when memory runs out"
+                if number == signal.SIGKILL
+                else f"the process died of {name}"
+            )
             outcome = Outcome.OUT_OF_MEMORY if number == signal.SIGKILL else Outcome.CRASH
             return CandidateFault(outcome, f"{what}{': ' + words[:500] if words else ''}")
-        return CandidateFault(Outcome.CRASH, f"the process exited by itself with code {os.waitstatus_to_exitcode(status)} {words[:500]}".rstrip())
+        return CandidateFault(
+            Outcome.CRASH, f"the process exited by itself with code {os.waitstatus_to_exitcode(status)} {words[:500]}".rstrip()
+        )
 
     def _kill(self) -> None:
         if self._pid:

@@ -61,7 +61,11 @@ class FakeDevice(Device):
     torch_device = "cpu"
 
     def environment(self) -> Environment:
-        versions = {"kernelwright": kernelwright.__version__, "python": platform.python_version(), "torch": torch.__version__}
+        versions = {
+            "kernelwright": kernelwright.__version__,
+            "python": platform.python_version(),
+            "torch": str(torch.__version__),
+        }
         return Environment(target="fake", device="scripted device", versions=versions, host="scripted host")
 
     def peaks(self) -> Peaks:

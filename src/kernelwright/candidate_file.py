@@ -1,0 +1,86 @@
+"""Reads a kernel from a file of the user's: `.cu`, `.cpp`, `.py` (a KernelBench answer with `ModelNew`) or `.json` (a whole Candidate).
+
+A `.cu` file carries its launch plan as JSON in a comment, a `.cpp` file may:
+
+    /* kernelwright-plan
+    {"launches": [{"kernel": "k", "grid": ["cdiv(N, 128)", "M", 1], "block": [128, 1, 1],
+                   "args": [{"type": "tensor", "name": "a"}, {"type": "scalar", "ctype": "i64", "value": "M"}]}]}
+    */
+
+Without one, a `.cpp` file must define `extern "C" void kernel(...)` that takes every tensor of the problem in order, then every axis as a 64-bit
+integer, then the row stride of every tensor as a 64-bit integer.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import msgspec
+
+from kernelwright.families.family import DeviceFacts
+from kernelwright.records import Candidate, Launch, LaunchPlan, Origin, ScalarArg, TensorArg, Workload
+
+_PLAN = re.compile(r"/\*\s*kernelwright-plan\s*(\{.*?\})\s*\*/", re.DOTALL)
+
+
+class CandidateFileError(ValueError):
+    """A file that is no candidate; the message is one sentence with the fix."""
+
+
+def load(path: Path, w: Workload, target: str, device: DeviceFacts) -> Candidate:
+    """The Candidate in a file, for a Workload on a target. Raises CandidateFileError."""
+    try:
+        text = path.read_text()
+    except OSError as error:
+        raise CandidateFileError(f"{path} cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise CandidateFileError(f"{path} is not a text file") from None
+    origin = Origin(kind="file", name=path.name)
+    match path.suffix:
+        case ".cu":
+            _fits(path, "cuda", target)
+            plan = _plan(path, text)
+            if plan is None:
+                raise CandidateFileError(
+                    f"{path} has no launch plan; put one in a comment that begins with /* kernelwright-plan {{...}} */"
+                )
+            return Candidate(kind="cuda", source=text, plan=plan, origin=origin)
+        case ".cpp" | ".cc" | ".cxx":
+            _fits(path, "cpu", target)
+            return Candidate(kind="cpu", source=text, plan=_plan(path, text) or _default_plan(w), origin=origin)
+        case ".py":
+            return Candidate(kind="python", source=text, origin=origin)
+        case ".json":
+            try:
+                return Candidate.from_json(text).replace(origin=origin)
+            except ValueError as error:
+                raise CandidateFileError(f"{path} is not a candidate: {error}") from None
+    raise CandidateFileError(f"{path}: a candidate is a .cu, .cpp, .py or .json file")
+
+
+def _fits(path: Path, kind: str, target: str) -> None:
+    if not target.startswith(kind):
+        raise CandidateFileError(f"{path} is for target {kind}, not {target}; add --target {kind}")
+
+
+def _plan(path: Path, text: str) -> LaunchPlan | None:
+    found = _PLAN.search(text)
+    if found is None:
+        return None
+    try:
+        return msgspec.json.decode(found.group(1), type=LaunchPlan)
+    except ValueError as error:
+        raise CandidateFileError(f"the launch plan in {path} is wrong: {error}") from None
+
+
+def _default_plan(w: Workload) -> LaunchPlan:
+    from kernelwright.problems import problem_of
+
+    specs = problem_of(w).tensors(w)
+    args = [
+        *(TensorArg(name=s.name) for s in specs),
+        *(ScalarArg(ctype="i64", value=axis) for axis in w.axes),
+        *(ScalarArg(ctype="i64", value=f"ld_{s.name}") for s in specs),
+    ]
+    return LaunchPlan(launches=(Launch(kernel="kernel", args=tuple(args)),))

@@ -1,0 +1,123 @@
+"""`kernelwright bench SUITE`: rivals and our best known kernels side by side."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from kernelwright.cli.common import (
+    BAD_REQUEST,
+    Dtype,
+    Json,
+    TargetName,
+    command_line,
+    console,
+    emit,
+    open_archive,
+    open_target,
+    out_dir,
+    workloads_of,
+)
+
+
+def register(app: typer.Typer) -> None:
+    @app.command(epilog="Example: kernelwright bench chains --mode device-warm")
+    def bench(
+        suite: Annotated[str, typer.Argument(help="A suite (hgemm-1000, llm-shapes, chains ...) or one problem.")],
+        target: TargetName = "auto",
+        dtype: Dtype = None,
+        mode: Annotated[list[str] | None, typer.Option(help="Timing mode(s); the default is the target's headline mode.")] = None,
+        rival: Annotated[list[str] | None, typer.Option(help="Rival(s); the default is all.")] = None,
+        rounds: Annotated[int, typer.Option(min=3, help="Most rounds for each workload and mode.")] = 25,
+        limit: Annotated[int | None, typer.Option(min=1, help="Only the first so many workloads.")] = None,
+        out: Annotated[Path, typer.Option(help="Folder for the report.")] = Path("kernelwright-out"),
+        json_output: Json = False,
+    ) -> None:
+        """Measure rivals beside the best kernels in the archive (a family's first guess where there is none yet)."""
+        import uuid
+
+        from kernelwright import rivals
+        from kernelwright.evaluate.evaluator import Evaluator
+        from kernelwright.evaluate.jobs import ALL_RUNGS, Job
+        from kernelwright.optimize import headline_mode
+        from kernelwright.records import MODES
+        from kernelwright.report import html, tables
+
+        if wrong := sorted(set(mode or ()) - set(MODES)):
+            raise typer.BadParameter(f"unknown mode {wrong[0]!r}; choose from {', '.join(MODES)}")
+        screen = console(json_output)
+        folder, found = out_dir(out), workloads_of(suite, dtype)[:limit]
+        device, session, trials = open_target(target), uuid.uuid4().hex[:12], []
+        modes = tuple(mode or (headline_mode(device.name),))
+        with open_archive() as archive, Evaluator(device) as evaluator:
+            for index, w in enumerate(found, 1):
+                names = tuple(rival) if rival else rivals.names_for(w, device.name)
+                if unknown := sorted(set(names) - set(rivals.names_for(w, device.name))):
+                    raise typer.BadParameter(f"no rival {unknown[0]!r} for {w.name} on {device.name}")
+                candidate = best_known(archive, w, device, evaluator.environment.device)
+                job = Job(workload=w, rivals=names, rungs=ALL_RUNGS, modes=modes, max_rounds=rounds, seconds=5.0, noise=True)
+                built = list(evaluator.builder.builds([candidate] if candidate else []))
+                for trial in evaluator.evaluate_built(built, job, stage="confirm", session=session):
+                    archive.append(trial)
+                    trials.append(trial)
+                screen.print(f"{index}/{len(found)} {w.name}")
+        if not trials:
+            raise typer.Exit(BAD_REQUEST)
+        report = html.write(folder / f"bench-{suite_slug(suite)}.html", trials, title=f"bench {suite}", command=command_line()).resolve()
+        if json_output:
+            emit(rows(trials) | {"report": str(report)})
+        else:
+            screen.print(tables.result_table(trials))
+            screen.print(f"report: {report}")
+
+
+def suite_slug(text: str) -> str:
+    return Path(text).name.replace(":", "-")
+
+
+def best_known(archive, w, device, device_name: str):
+    """The archive's best own candidate, else the first family's first seed, else None."""
+    from kernelwright.families import families_for
+
+    known = archive.best(w, device.name, device_name, own=True)
+    if known is not None:
+        return known.candidate
+    facts = device.facts()
+    for family in families_for(w, facts)[0]:
+        if seeds := family.seeds(w, facts):
+            return family.render(seeds[0], w, facts)
+    return None
+
+
+def rows(trials) -> dict:
+    """Results as plain data: one row a workload, and the aggregate against each rival."""
+    from kernelwright.evaluate import stats
+
+    table, against = [], {}
+    for t in trials:
+        timings = {x.mode: x.median for x in t.timings}
+        row = {
+            "problem": t.workload.name,
+            "contender": t.candidate.label,
+            "verdict": t.verdict.outcome,
+            "us": timings,
+            "trial": t.id,
+        }
+        row["ratios"] = [
+            {"rival": c.rival, "mode": c.mode, "ratio": c.ratio, "low": c.low, "high": c.high, "outcome": c.outcome} for c in t.comparisons
+        ]
+        table.append(row)
+        for c in t.comparisons:
+            against.setdefault((c.rival, c.mode), []).append(c)
+    summaries = {f"{rival} {mode}": stats.summarise(found) for (rival, mode), found in against.items()}
+    return {"results": table, "summary": {k: as_dict(v) for k, v in summaries.items()}}
+
+
+def as_dict(summary) -> dict:
+    import dataclasses
+
+    import msgspec
+
+    return msgspec.to_builtins(dataclasses.asdict(summary) if dataclasses.is_dataclass(summary) else summary)

@@ -1,0 +1,115 @@
+"""What all verbs share: exit codes, one-sentence errors, JSON output, options that mean the same everywhere.
+
+Exit codes: 0 done; 1 done, but no verified kernel (or the kernel that was asked about failed); 2 the request is wrong or cannot be met here
+(the sentence on stderr says why and what to do); 3 a fault of kernelwright itself; 130 interrupted, continue with the same command.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+NO_KERNEL, BAD_REQUEST, OUR_FAULT, INTERRUPTED = 1, 2, 3, 130
+
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else on stdout.")]
+TargetName = Annotated[str, typer.Option("--target", help="auto, cpu, cuda, cuda:sm_80, cuda:sm_90 or fake.")]
+Dtype = Annotated[str | None, typer.Option(help="fp16, bf16 or fp32; the default is the problem's own.")]
+ProposerName = Annotated[str, typer.Option("--proposer", help="random, evolve or tpe (tpe needs the extra 'search').")]
+
+
+def run(app: typer.Typer) -> None:
+    """Runs the application; turns what we know how to explain into one sentence and an exit code."""
+    interrupted = "interrupted; everything measured so far is in the archive, and the same command goes on from there"
+    try:
+        code = app(standalone_mode=False)  # a verb that raised typer.Exit ends here with its code
+        sys.exit(code if isinstance(code, int) else 0)
+    except (KeyboardInterrupt, typer.Abort):
+        _fail(interrupted, INTERRUPTED)
+    except BrokenPipeError:
+        os._exit(0)  # the reader of our output went away: `kernelwright ... | head`
+    except Exception as error:
+        sentence, code = _explain(error)
+        if sentence is None:
+            raise
+        _fail(sentence, code)
+
+
+def _explain(error: Exception) -> tuple[str | None, int]:
+    if callable(message := getattr(error, "format_message", None)):  # wrong usage, as the option parser words it
+        return message(), BAD_REQUEST
+    if isinstance(error, ValueError | OSError) or type(error).__name__ in _EXPLAINED:
+        return str(error), OUR_FAULT if type(error).__name__ == "JudgeError" else BAD_REQUEST
+    return None, OUR_FAULT
+
+
+_EXPLAINED = ("ArchiveError", "PackError", "TargetUnavailable", "MissingExtra", "JudgeError")
+
+
+def _fail(sentence: str, code: int) -> None:
+    """On stderr; with --json also as an object on stdout, so that a program that reads it is not left with nothing."""
+    text = " ".join(sentence.split())
+    print(f"kernelwright: {text}", file=sys.stderr)
+    if "--json" in sys.argv:
+        print(json.dumps({"error": text, "exit_code": code}))
+    sys.exit(code)
+
+
+def emit(value: Any) -> None:
+    """One JSON object on stdout."""
+    print(json.dumps(value, indent=2, default=str))
+
+
+def console(json_output: bool) -> Any:
+    """Where people read: stdout, or stderr when stdout carries JSON."""
+    from rich.console import Console
+
+    return Console(stderr=json_output, highlight=False, soft_wrap=not sys.stdout.isatty())
+
+
+def open_archive() -> Any:
+    from kernelwright.archive import Archive
+    from kernelwright.settings import settings
+
+    return Archive(settings().archive)
+
+
+def open_target(name: str) -> Any:
+    """The target, usable here. Raises TargetUnavailable, ValueError."""
+    from kernelwright.targets import usable
+
+    return usable(name)
+
+
+def command_line() -> str:
+    """What the user typed, for the report."""
+    return " ".join(["kernelwright", *sys.argv[1:]])
+
+
+def workloads_of(text: str, dtype: str | None = None, layout: str | None = None, accumulate: str | None = None) -> tuple[Any, ...]:
+    """The Workloads that a suite's name, a problem or a KernelBench file stands for."""
+    from kernelwright.problems import resolve, suites
+
+    if text in suites.SUITES:
+        found = suites.suite(text)
+        return tuple(w.replace(dtype=dtype) if dtype else w for w in found)
+    return (resolve(text, dtype=dtype, layout=layout, accumulate=accumulate),)
+
+
+def device_slug(name: str) -> str:
+    """`NVIDIA H200` -> `nvidia-h200`: for names of files."""
+    kept = "".join(c if c.isalnum() else "-" for c in name.lower())
+    return "-".join(filter(None, kept.split("-")))[:60]
+
+
+def out_dir(path: Path) -> Path:
+    """The folder for reports and packs, made if need be. Raises OSError with a clear sentence."""
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise OSError(f"the folder {path} cannot be made ({error.strerror}); name another with --out") from None
+    return path

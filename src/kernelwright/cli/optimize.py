@@ -1,0 +1,112 @@
+"""`kernelwright optimize PROBLEM`: the main job."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from kernelwright.cli.common import (
+    NO_KERNEL,
+    Dtype,
+    Json,
+    ProposerName,
+    TargetName,
+    command_line,
+    console,
+    emit,
+    open_archive,
+    open_target,
+    out_dir,
+    workloads_of,
+)
+
+
+def register(app: typer.Typer) -> None:
+    @app.command(epilog="Example: kernelwright optimize gemm:512x512x512:fp16:nt --trials 128")
+    def optimize(
+        problem: Annotated[str, typer.Argument(help="gemm:MxNxK, chain:NAME[:RxC], or a KernelBench .py file.")],
+        target: TargetName = "auto",
+        dtype: Dtype = None,
+        layout: Annotated[str | None, typer.Option(help="gemm only: nn, nt, tn or tt.")] = None,
+        accumulate: Annotated[str | None, typer.Option(help="Accumulator: fp32, or fp16 for fp16 operands.")] = None,
+        proposer: ProposerName = "evolve",
+        trials: Annotated[int, typer.Option(min=1, help="Candidates to try, those of earlier runs counted in.")] = 64,
+        seconds: Annotated[float, typer.Option(min=0, help="Most seconds of search; confirming comes on top.")] = 60.0,
+        candidate: Annotated[list[Path] | None, typer.Option(help="Kernel file(s) of yours to try first.")] = None,
+        seed: Annotated[int, typer.Option(help="Seed of the search.")] = 0,
+        fresh: Annotated[bool, typer.Option("--fresh", help="Do not go on from earlier runs in the archive.")] = False,
+        out: Annotated[Path, typer.Option(help="Folder for the report and the pack.")] = Path("kernelwright-out"),
+        json_output: Json = False,
+    ) -> None:
+        """Turn a problem into a verified, measured, faster kernel; write a report and a pack."""
+        from kernelwright.candidate_file import load
+        from kernelwright.cli.progress import SearchProgress
+        from kernelwright.optimize import Budget
+        from kernelwright.optimize import optimize as run
+        from kernelwright.report import tables
+
+        screen = console(json_output)
+        (w,) = workloads_of(problem, dtype, layout, accumulate)
+        folder = out_dir(out)
+        device = open_target(target)
+        extra = [load(path, w, device.name, device.facts()) for path in candidate or []]
+        with open_archive() as archive, SearchProgress(screen, w.name, trials, "eager") as progress:
+            done = run(
+                w,
+                device,
+                archive,
+                proposer=proposer,
+                budget=Budget(trials=trials, seconds=seconds),
+                seed=seed,
+                resume=not fresh,
+                progress=progress,
+                extra=extra,
+            )
+        report = write_report(done, folder)
+        if done.winner is not None:
+            save_pack(folder / "pack", done)
+        if json_output:
+            emit(summary(done, report))
+        else:
+            screen.print(tables.result_table(done.trials))
+            screen.print(f"report: {report}")
+        if done.winner is None:
+            raise typer.Exit(NO_KERNEL)
+
+
+def write_report(done, folder: Path) -> Path:
+    from kernelwright.report import html
+
+    name = done.workload.name.replace(":", "-").replace("/", "-")
+    return html.write(folder / f"{name}.html", done.trials, title=done.workload.name, command=command_line()).resolve()
+
+
+def save_pack(path: Path, done) -> None:
+    from kernelwright.runtime import pack
+
+    pack.save(path / done.workload.name.replace(":", "-").replace("/", "-"), done.trials)
+
+
+def summary(done, report: Path) -> dict:
+    """The object that `--json` prints."""
+    winner = done.winner
+    failed = next((t for t in reversed(done.trials) if t.candidate.kind != "rival" and not t.verdict.ok), None)
+    verdict = winner.verdict.outcome if winner else (failed.verdict.outcome if failed else "none")
+    speedups: dict[str, dict] = {}
+    for c in winner.comparisons if winner else ():
+        if c.mode == done.mode:
+            speedups[c.rival] = {"ratio": c.ratio, "low": c.low, "high": c.high, "mode": c.mode, "outcome": c.outcome}
+    return {
+        "problem": done.workload.name,
+        "target": done.target,
+        "verdict": verdict,
+        "candidate": winner.candidate.id if winner else None,
+        "origin": winner.candidate.origin.name if winner else None,
+        "trial": winner.id if winner else None,
+        "speedups": speedups,
+        "trials": sum(t.stage == "screen" for t in done.trials),
+        "seconds": round(done.seconds, 3),
+        "report": str(report),
+    }
