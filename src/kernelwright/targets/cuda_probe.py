@@ -77,7 +77,7 @@ def _describe(bindings: Any, supported: tuple[int, int]) -> Gpu:
     attribute = bindings.CUdevice_attribute
 
     def get(name: str) -> int:
-        return call("the driver", bindings.cuDeviceGetAttribute(attribute[f"CU_DEVICE_ATTRIBUTE_{name}"], device))
+        return call("the driver", bindings.cuDeviceGetAttribute(getattr(attribute, f"CU_DEVICE_ATTRIBUTE_{name}"), device))
 
     def text(raw: bytes) -> str:
         return raw.split(b"\0", 1)[0].decode()

@@ -230,7 +230,7 @@ def encode(bindings: Any, spec: TensorMap, doing: str) -> bytes:
     made = call(
         f"{doing}: tensor map",
         b.cuTensorMapEncodeTiled(
-            b.CUtensorMapDataType[f"CU_TENSOR_MAP_DATA_TYPE_{_ELEMENT[spec.dtype]}"],
+            getattr(b.CUtensorMapDataType, f"CU_TENSOR_MAP_DATA_TYPE_{_ELEMENT[spec.dtype]}"),
             rank,
             spec.address,
             [b.cuuint64_t(d) for d in spec.dims],
@@ -238,8 +238,8 @@ def encode(bindings: Any, spec: TensorMap, doing: str) -> bytes:
             [b.cuuint32_t(n) for n in spec.box],
             [b.cuuint32_t(1)] * rank,
             b.CUtensorMapInterleave.CU_TENSOR_MAP_INTERLEAVE_NONE,
-            b.CUtensorMapSwizzle[f"CU_TENSOR_MAP_SWIZZLE_{spec.swizzle.upper()}"],
-            b.CUtensorMapL2promotion[f"CU_TENSOR_MAP_L2_PROMOTION_{promotion}"],
+            getattr(b.CUtensorMapSwizzle, f"CU_TENSOR_MAP_SWIZZLE_{spec.swizzle.upper()}"),
+            getattr(b.CUtensorMapL2promotion, f"CU_TENSOR_MAP_L2_PROMOTION_{promotion}"),
             b.CUtensorMapFloatOOBfill.CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE,
         ),
     )
