@@ -113,9 +113,7 @@ def _resolve_gemm(text: str, tokens: list[str], dtype: str | None, layout: str |
     return Workload(problem="gemm", axes=axes, dtype=dtype, accumulate=accumulate, layout=layout or "nn")
 
 
-def _resolve_chain(
-    text: str, name: str, tokens: list[str], dtype: str | None, layout: str | None, accumulate: str | None
-) -> Workload:
+def _resolve_chain(text: str, name: str, tokens: list[str], dtype: str | None, layout: str | None, accumulate: str | None) -> Workload:
     problem = _problems().get(f"chain:{name}")
     if problem is None:
         raise _unknown(f"chain:{name}")
@@ -152,9 +150,7 @@ def _shape(text: str, token: str, axes: tuple[str, ...], example: str) -> dict[s
         raise ProblemError(f"{token!r} in {text!r} is not a shape; write {wanted} as in {example}")
     sizes = [int(n) for n in token.split("x")]
     if len(sizes) != len(axes):
-        raise ProblemError(
-            f"the shape {token!r} has {len(sizes)} sizes and needs {len(axes)}, {wanted}; write it as in {example}"
-        )
+        raise ProblemError(f"the shape {token!r} has {len(sizes)} sizes and needs {len(axes)}, {wanted}; write it as in {example}")
     for axis, size in zip(axes, sizes, strict=True):
         if size < 0:
             raise ProblemError(f"{axis} = {size} in {text!r} is negative; sizes must be 0 or more")
@@ -178,17 +174,13 @@ def _options(
             kind, value = "dtype", token
         else:
             every = (*FLOATS, *LAYOUTS, "acc=fp32", "acc=fp16")
-            raise ProblemError(
-                f"{token!r} in {text!r} is neither a dtype nor a layout{_nearest(token, every)}; use {', '.join(every)}"
-            )
+            raise ProblemError(f"{token!r} in {text!r} is neither a dtype nor a layout{_nearest(token, every)}; use {', '.join(every)}")
         if found[kind] not in (None, value):
             raise ProblemError(f"{text!r} sets {kind} to {value}, but {found[kind]} was given as well; choose one")
         found[kind] = value
     for kind, value in found.items():
         if value is not None and value not in choices[kind]:
-            raise ProblemError(
-                f"unknown {kind} {value!r}{_nearest(value, choices[kind])}; choose one of {', '.join(choices[kind])}"
-            )
+            raise ProblemError(f"unknown {kind} {value!r}{_nearest(value, choices[kind])}; choose one of {', '.join(choices[kind])}")
     return found["dtype"], found["layout"], found["acc"]
 
 
@@ -196,9 +188,7 @@ def _unknown(name: str) -> ProblemError:
     from kernelwright.problems.suites import SUITES
 
     if name in SUITES:
-        return ProblemError(
-            f"{name!r} is a suite of many workloads, not one problem; name one problem, or use a command that takes suites"
-        )
+        return ProblemError(f"{name!r} is a suite of many workloads, not one problem; name one problem, or use a command that takes suites")
     names = [k.name for k in known()]
     # a chain is often named without its prefix
     close = f"chain:{name}" if f"chain:{name}" in names else None

@@ -2,7 +2,7 @@
 
 The function is run once on meta tensors (shapes without storage) under a TorchFunctionMode that sees every torch call, so
 modules, functions, methods and operators all arrive here in one form, with PyTorch itself inferring shapes. Rules per operation
-are in `lowerings`. The trace is of one Workload: sizes that the function reads are constants of its program.
+are in `pointwise_rules` and `row_rules`. The trace is of one Workload: sizes that the function reads are constants of its program.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves, tree_map
 
 from kernelwright.problems.builder import Builder, LoweringError, Value
-from kernelwright.problems.lowerings import RULES
+from kernelwright.problems.row_rules import RULES
 from kernelwright.problems.rowprogram import RowProgram
 
 __all__ = ["Input", "LoweringError", "lower", "run"]
@@ -49,7 +49,7 @@ class _Tracer(TorchFunctionMode):
         name = _name(func)
         try:
             out = func(*args, **kwargs)
-        except (RuntimeError, NotImplementedError) as error:
+        except (RuntimeError, NotImplementedError, TypeError, ValueError) as error:
             line = str(error).splitlines()[0] if str(error) else type(error).__name__
             raise LoweringError(f"`{name}` cannot be traced without values: {line}") from None
         tensors = [t for t in tree_leaves(out) if isinstance(t, torch.Tensor)]

@@ -58,9 +58,7 @@ class _Rounded(TorchFunctionMode):
         return x * factors[: x.numel()].view(x.shape)
 
 
-def error_scale(
-    function: Callable[[Tensors], Tensors], inputs: Tensors, reference: Tensors, dtype: str, accumulate: str
-) -> Tensors:
+def error_scale(function: Callable[[Tensors], Tensors], inputs: Tensors, reference: Tensors, dtype: str, accumulate: str) -> Tensors:
     """Scale of each output element: float64, finite, above zero. `function` maps float64 inputs to outputs.
 
     scale = u_out (|ref| + rms of ref along its last axis) + largest change in the draws of Monte Carlo arithmetic + tiny, where

@@ -1,5 +1,143 @@
-"""Named lists of Workloads."""
+"""Suites: named lists of Workloads.
+
+Projection shapes come from the models' public `config.json` files: hidden and intermediate size, heads, key-value heads, head size,
+vocabulary. A linear layer of `out` x `in` weights on M tokens is the GEMM M x out x in, layout `nt`.
+"""
 
 from __future__ import annotations
 
-SUITES: dict[str, str] = {}
+from dataclasses import dataclass
+
+from kernelwright.records import Workload
+
+SUITES: dict[str, str] = {
+    "hgemm-1000": "all 1,000 fp16 products with M, N, K of 64 to 16384, the grid of CUDA-L2",
+    "llm-shapes": "bf16 projections of eight open language models at batches of 1 to 2048 tokens",
+    "chains": "every chain at 1024 x 1024, fp32",
+    "chains-llm": "chains at the shapes of language models, fp16 and bf16",
+    "gemm-small": "20 small and skinny fp32 products, for the CPU",
+    "gemm-dozen": "12 representative fp16 products, for a GPU",
+}
+"""Name to description."""
+
+HGEMM_SIZES = (64, 128, 256, 512, 1024, 2048, 4096, 8192, 12288, 16384)
+LLM_BATCHES = (1, 8, 16, 32, 64, 128, 512, 2048)
+
+
+@dataclass(frozen=True)
+class Model:
+    """The sizes of one transformer whose query, key and value projections are fused, and whose gate and up are."""
+
+    name: str
+    hidden: int
+    intermediate: int
+    heads: int
+    kv_heads: int
+    head: int
+    vocabulary: int
+
+    def projections(self) -> dict[str, tuple[int, int]]:
+        """Name to (N, K)."""
+        return {
+            "qkv": ((self.heads + 2 * self.kv_heads) * self.head, self.hidden),
+            "o": (self.hidden, self.heads * self.head),
+            "gate_up": (2 * self.intermediate, self.hidden),
+            "down": (self.hidden, self.intermediate),
+            "lm_head": (self.vocabulary, self.hidden),
+        }
+
+
+MODELS = (
+    Model("Llama-3.1-8B", 4096, 14336, 32, 8, 128, 128256),
+    Model("Llama-3.1-70B", 8192, 28672, 64, 8, 128, 128256),
+    Model("Qwen2.5-7B", 3584, 18944, 28, 4, 128, 152064),
+    Model("Qwen3-32B", 5120, 25600, 64, 8, 128, 151936),
+    Model("Mistral-7B-v0.3", 4096, 14336, 32, 8, 128, 32768),
+    Model("Gemma-2-9B", 3584, 14336, 16, 8, 256, 256000),
+    Model("Phi-4", 5120, 17920, 40, 10, 128, 100352),
+)
+
+# multi-head latent attention: 128 heads, query rank 1536, key-value rank 512 plus 64 rotary, heads of 128 + 64 (q), 128 + 128 (kv)
+_DEEPSEEK_V3 = {
+    "q_a+kv_a": (1536 + 512 + 64, 7168),
+    "q_b": (128 * (128 + 64), 1536),
+    "kv_b": (128 * (128 + 128), 512),
+    "o": (7168, 128 * 128),
+    "dense gate_up": (2 * 18432, 7168),
+    "dense down": (7168, 18432),
+    "shared gate_up": (2 * 2048, 7168),
+    "shared down": (7168, 2048),
+    "lm_head": (129280, 7168),
+}
+
+LLM_SHAPES: tuple[tuple[str, str, int, int], ...] = (
+    *((m.name, layer, n, k) for m in MODELS for layer, (n, k) in m.projections().items()),
+    *(("DeepSeek-V3", layer, n, k) for layer, (n, k) in _DEEPSEEK_V3.items()),
+)
+"""(model, projection, N, K)."""
+
+_CHAINS_LLM = (
+    ("rmsnorm", 4096, 4096),
+    ("rmsnorm", 2048, 8192),
+    ("layernorm", 4096, 5120),
+    ("silu-mul", 4096, 14336),
+    ("new-gelu", 4096, 16384),
+    ("bias-gelu-residual", 4096, 4096),
+    ("rotary", 4096 * 32, 128),
+    ("softmax", 4096, 4096),
+    ("log-softmax-nll", 2048, 128256),
+    ("l2-normalise", 8192, 1024),
+    ("cumsum", 4096, 4096),
+)
+
+_GEMM_SMALL = (
+    (16, 16, 16), (32, 32, 32), (48, 48, 48), (64, 64, 64), (96, 96, 96), (128, 128, 128), (192, 192, 192), (256, 256, 256),
+    (384, 384, 384), (1, 512, 512), (1, 1024, 1024), (4, 1024, 1024), (8, 512, 2048), (16, 1024, 256), (32, 2048, 128),
+    (512, 8, 512), (1024, 16, 64), (64, 64, 4096), (17, 33, 65), (127, 129, 255),
+)  # fmt: skip
+
+_GEMM_DOZEN = (
+    (64, 64, 64), (64, 64, 4096), (64, 4096, 4096), (128, 4096, 4096), (512, 512, 512), (1024, 1024, 1024), (2048, 2048, 2048),
+    (64, 12288, 12288), (4096, 4096, 512), (4096, 4096, 4096), (8192, 8192, 8192), (16384, 16384, 16384),
+)  # fmt: skip
+
+
+def suite(name: str, *, dtype: str | None = None) -> tuple[Workload, ...]:
+    """The Workloads of a suite, each once; `dtype` overrides theirs. Raises ProblemError for an unknown name."""
+    from kernelwright.problems import ProblemError
+
+    if name not in SUITES:
+        raise ProblemError(f"unknown suite {name!r}; known are {', '.join(SUITES)}")
+    workloads = dict.fromkeys(w.replace(dtype=dtype) if dtype else w for w in _members(name))
+    return tuple(workloads)
+
+
+def _members(name: str) -> list[Workload]:
+    if name == "hgemm-1000":
+        return [_gemm(m, n, k, "fp16", "nn") for m in HGEMM_SIZES for n in HGEMM_SIZES for k in HGEMM_SIZES]
+    if name == "llm-shapes":
+        return [_gemm(m, n, k, "bf16", "nt") for _, _, n, k in LLM_SHAPES for m in LLM_BATCHES]
+    if name == "chains":
+        from kernelwright.problems.chains import CHAINS
+
+        return [_chain(c.name, 1024, 1024, "fp32") for c in CHAINS]
+    if name == "chains-llm":
+        return [_chain(*shape, dtype) for dtype in ("fp16", "bf16") for shape in _CHAINS_LLM]
+    if name == "gemm-small":
+        return [_gemm(*shape, "fp32", "nn") for shape in _GEMM_SMALL]
+    return [_gemm(*shape, "fp16", "nn") for shape in _GEMM_DOZEN]
+
+
+def _gemm(m: int, n: int, k: int, dtype: str, layout: str) -> Workload:
+    return Workload(problem="gemm", axes={"M": m, "N": n, "K": k}, dtype=dtype, layout=layout)
+
+
+def _chain(name: str, rows: int, cols: int, dtype: str) -> Workload:
+    return Workload(problem=f"chain:{name}", axes={"rows": rows, "cols": cols}, dtype=dtype)
+
+
+def labels(w: Workload) -> tuple[str, ...]:
+    """Which model projections a GEMM is: `("Llama-3.1-8B o", "Mistral-7B-v0.3 o")`; empty for any other Workload."""
+    if w.problem != "gemm" or w.layout != "nt":
+        return ()
+    return tuple(f"{model} {layer}" for model, layer, n, k in LLM_SHAPES if (n, k) == (w.axes["N"], w.axes["K"]))
