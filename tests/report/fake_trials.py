@@ -124,9 +124,7 @@ def candidate(rng: random.Random, **changes) -> Candidate:
         "tanh": rng.choice(("pade", "minimax", "libm")),
         "prefetch": rng.random() < 0.5,
     }
-    launch = Launch(
-        kernel="new_gelu", args=(TensorArg(name="x"), TensorArg(name="y"), ScalarArg(ctype="i64", value="rows * cols"))
-    )
+    launch = Launch(kernel="new_gelu", args=(TensorArg(name="x"), TensorArg(name="y"), ScalarArg(ctype="i64", value="rows * cols")))
     fields = {
         "kind": "cpu",
         "source": SOURCE + f"// variant {rng.random():.12f}\n",
@@ -139,9 +137,7 @@ def candidate(rng: random.Random, **changes) -> Candidate:
 
 def timing(rng: random.Random, mode: str, us: float, rounds: int = 20) -> Timing:
     samples = sorted(us * rng.lognormvariate(0, 0.01) for _ in range(rounds))
-    return Timing(
-        mode=mode, samples=tuple(samples), median=us, low=samples[2], high=samples[-3], launches=10, stopped="converged"
-    )
+    return Timing(mode=mode, samples=tuple(samples), median=us, low=samples[2], high=samples[-3], launches=10, stopped="converged")
 
 
 def comparison(rival: str, mode: str, ratio: float, rival_us: float, half: float = 0.02, noise: float = 0.012) -> Comparison:
@@ -186,9 +182,7 @@ def ok_trial(
             seconds=0.4,
         ),
         "timings": tuple(timing(rng, m, us * cost[m]) for m in modes),
-        "comparisons": tuple(
-            comparison(r, m, eager_us * f / us, eager_us * f * cost[m]) for m in modes for r, f in rivals.items()
-        ),
+        "comparisons": tuple(comparison(r, m, eager_us * f / us, eager_us * f * cost[m]) for m in modes for r, f in rivals.items()),
         "sensors": {"clock_mhz": 2445.1, "temperature_c": 61.0},
         "stage": stage,
         "session": "s-0001",
@@ -198,9 +192,7 @@ def ok_trial(
     return Trial(**{**fields, **changes})
 
 
-def failed_trial(
-    workload: Workload, outcome: Outcome, rng: random.Random, number: int = 0, evidence: str | None = None
-) -> Trial:
+def failed_trial(workload: Workload, outcome: Outcome, rng: random.Random, number: int = 0, evidence: str | None = None) -> Trial:
     check = Check(rung="adversarial", case="nan", passed=False, error=float("inf"), bound=4.0, vendor_ratio=9.1)
     return Trial(
         workload=workload,
@@ -278,7 +270,5 @@ def bench_run(workloads: int = 40, seed: int = 1) -> tuple[list[Trial], dict[str
         us = eager_us * strongest / against
         made.append(failed_trial(w, Outcome.COMPILE_ERROR, rng, i))
         made.append(ok_trial(w, us * 1.1, eager_us, rng, rivals=factors, modes=("device-cold",), number=i))
-        made.append(
-            ok_trial(w, us, eager_us, rng, rivals=factors, modes=("device-cold", "device-warm"), stage="confirm", number=i)
-        )
+        made.append(ok_trial(w, us, eager_us, rng, rivals=factors, modes=("device-cold", "device-warm"), stage="confirm", number=i))
     return made, costs

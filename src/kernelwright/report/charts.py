@@ -30,7 +30,7 @@ def _bounds(values: Sequence[float]) -> tuple[float, float]:
 def _axis(svg: Svg, scale: Log, top: float, bottom: float) -> None:
     for tick in scale.ticks():
         svg.line(scale(tick), top, scale(tick), bottom, "grid")
-        svg.text(scale(tick), bottom + 15, f"{tick:g}x", "tick", text_anchor="middle")
+        svg.text(scale(tick), bottom + 15, f"{tick:g}x", "tick", anchor="middle")
     svg.line(scale(1), top, scale(1), bottom, "one")
 
 
@@ -49,14 +49,12 @@ def speedup_bars(s: WorkloadSummary, mode: str, key: str) -> Markup:
     rows = s.comparisons(mode)
     pitch, top = 38, 8
     bottom = top + pitch * len(rows)
-    said = "; ".join(
-        f"{rival_name(c.rival)} {ratio(c.ratio)} ({interval(c.low, c.high)}), {STANDING_NAMES[c.outcome]}" for c in rows
-    )
+    said = "; ".join(f"{rival_name(c.rival)} {ratio(c.ratio)} ({interval(c.low, c.high)}), {STANDING_NAMES[c.outcome]}" for c in rows)
     svg = Svg(WIDTH, bottom + 22, f"Speed-up against each rival, {MODE_NAMES[mode]}", said, key)
     scale = Log(low, high, 6, WIDTH - 6)
     ticks = scale.ticks()
     for tick in ticks:
-        svg.text(scale(tick), bottom + 15, f"{tick:g}x", "tick", text_anchor="middle")
+        svg.text(scale(tick), bottom + 15, f"{tick:g}x", "tick", anchor="middle")
     for i, c in enumerate(rows):
         y = top + pitch * i
         noise = f"noise floor {interval(c.noise_low, c.noise_high)}"
@@ -65,12 +63,12 @@ def speedup_bars(s: WorkloadSummary, mode: str, key: str) -> Markup:
         for tick in ticks:
             svg.line(scale(tick), y + 18, scale(tick), y + 36, "grid")
         left, right = sorted((scale(1), scale(c.ratio)))
-        svg.rect(left, y + 21.5, max(right - left, 1.5), 11, f"bar {c.outcome}", _tip(c), rx=1.5)
+        svg.rect(left, y + 21.5, max(right - left, 1.5), 11, f"bar {c.outcome}", _tip(c))
         _whisker(svg, scale(c.low), scale(c.high), y + 27)
         svg.line(scale(1), y + 18, scale(1), y + 36, "one")
         svg.text(6, y + 14, shorten(rival_name(c.rival), 30))
         value = f"{STANDING_MARKS[c.outcome]} {STANDING_NAMES[c.outcome]}  {ratio(c.ratio)}  ({interval(c.low, c.high)})"
-        svg.text(WIDTH - 6, y + 14, value, f"{c.outcome}-text", text_anchor="end")
+        svg.text(WIDTH - 6, y + 14, value, f"{c.outcome}-text", anchor="end")
     return Markup(str(svg))
 
 
@@ -104,12 +102,12 @@ def ratio_strip(run: RunSummary, key: str) -> Markup:
     for i, (s, c) in enumerate(zip(rows, strongest, strict=True)):
         y = top + pitch * (i + 0.5)
         name = workload_name(s.workload)
-        svg.text(188, y + 4, shorten(name, 31), "row", text_anchor="end", tip=name)
+        svg.text(188, y + 4, shorten(name, 31), "row", anchor="end", tip=name)
         if s.reference is not c and s.reference is not None:
             svg.mark("ring", scale(s.reference.ratio), y, 3.2, "ring", _tip(s.reference))
         _whisker(svg, scale(c.low), scale(c.high), y, 2.5)
         svg.mark(_SHAPES[c.outcome], scale(c.ratio), y, 4.2, f"mark {c.outcome}", f"{name}: {_tip(c)}")
-        svg.text(WIDTH - 4, y + 4, ratio(c.ratio), f"row {c.outcome}-text", text_anchor="end")
+        svg.text(WIDTH - 4, y + 4, ratio(c.ratio), f"row {c.outcome}-text", anchor="end")
     return Markup(str(svg))
 
 
@@ -129,11 +127,10 @@ def _ratio_curve(rows: Sequence[WorkloadSummary], title: str, said: str, key: st
     svg.rect(left, scale(high), WIDTH - 6 - left, scale(low) - scale(high), "band", f"widest noise floor {interval(low, high)}")
     for tick in scale.ticks():
         svg.line(left, scale(tick), WIDTH - 6, scale(tick), "grid")
-        svg.text(left - 6, scale(tick) + 4, f"{tick:g}x", "tick", text_anchor="end")
+        svg.text(left - 6, scale(tick) + 4, f"{tick:g}x", "tick", anchor="end")
     svg.line(left, scale(1), WIDTH - 6, scale(1), "one")
-    for i, c in enumerate(compared):
-        svg.mark(
-            _SHAPES[c.outcome], left + (WIDTH - 6 - left) * (i + 0.5) / len(rows), scale(c.ratio), 2.4, f"mark {c.outcome}"
-        )
-    svg.text((left + WIDTH) / 2, height - 10, f"{len(rows)} workloads, slowest first", "tick", text_anchor="middle")
+    for outcome, shape in _SHAPES.items():
+        across = ((left + (WIDTH - 6 - left) * (i + 0.5) / len(rows), c) for i, c in enumerate(compared))
+        svg.marks(shape, [(x, scale(c.ratio)) for x, c in across if c.outcome == outcome], 2.2, outcome)
+    svg.text((left + WIDTH) / 2, height - 10, f"{len(rows)} workloads, slowest first", "tick", anchor="middle")
     return Markup(str(svg))

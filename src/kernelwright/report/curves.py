@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from markupsafe import Markup
 
@@ -16,6 +16,9 @@ from kernelwright.report.wording import outcome_name, rival_name, workload_name
 
 LEFT, RIGHT = 46, 128
 """Margins: tick labels; names of rivals and failures."""
+
+TOOLTIPS = 200
+"""More points than this are drawn without their tooltips; the table names them."""
 
 
 def search_curve(s: WorkloadSummary, key: str) -> Markup:
@@ -49,23 +52,17 @@ def search_curve(s: WorkloadSummary, key: str) -> Markup:
         values = [v for t in timed if (v := speed(t)) is not None]
         low, high = min(*values, *levels.values(), math.inf), max(*values, *levels.values(), 0)
         scale = Log(low / 1.12, high * 1.12, plot_bottom, plot_top)
-        what = (
-            f"speed relative to {rival_name(reference or '')}, higher is better"
-            if by_ratio
-            else "median time in µs, lower is better"
-        )
+        what = f"speed relative to {rival_name(reference or '')}, higher is better" if by_ratio else "median time in µs, lower is better"
         svg.text(6, 12, what, "tick")
         for tick in scale.ticks(6):
             svg.line(LEFT, scale(tick), WIDTH - RIGHT, scale(tick), "grid")
-            svg.text(LEFT - 6, scale(tick) + 4, f"{tick:g}x" if by_ratio else sig3(tick), "tick", text_anchor="end")
+            svg.text(LEFT - 6, scale(tick) + 4, f"{tick:g}x" if by_ratio else sig3(tick), "tick", anchor="end")
         at = spread([scale(v) for v in levels.values()], 14, plot_top + 4, plot_bottom - 2)
         for (rival, level), y in zip(levels.items(), at, strict=True):
             svg.line(LEFT, scale(level), WIDTH - RIGHT, scale(level), "rival-line", f"{rival_name(rival)}: {sig3(level)}")
             svg.path(((WIDTH - RIGHT, scale(level)), (WIDTH - RIGHT + 8, y)), "leader")
             svg.text(WIDTH - RIGHT + 11, y + 4, shorten(rival_name(rival), 19), "tick", tip=rival_name(rival))
-        _best_so_far(
-            svg, [(across(i + 1), speed(t)) for i, t in enumerate(trials)], scale, max if by_ratio else min, WIDTH - RIGHT
-        )
+        _best_so_far(svg, [(across(i + 1), speed(t)) for i, t in enumerate(trials)], scale, max if by_ratio else min, WIDTH - RIGHT)
         for i, trial in enumerate(trials):
             value = speed(trial)
             if value is None:
@@ -73,17 +70,15 @@ def search_curve(s: WorkloadSummary, key: str) -> Markup:
             told = ratio(value) if by_ratio else microseconds(value)
             css = "mark screened" if trial.stage == "screen" else "mark confirmed"
             if trial is s.winner:
-                svg.mark(
-                    "diamond", across(i + 1), scale(value), 5, "mark winner", f"{i + 1} winner {trial.candidate.label} {told}"
-                )
+                svg.mark("diamond", across(i + 1), scale(value), 5, "mark winner", f"{i + 1} winner {trial.candidate.label} {told}")
             else:
                 svg.mark("dot", across(i + 1), scale(value), 2.6, css, f"{i + 1} {trial.candidate.label} {told}")
     _lanes(svg, trials, lanes, across, plot_bottom + 12, lane_pitch)
     bottom = plot_bottom + 12 + lane_pitch * len(lanes)
     for tick in Linear(1.0, max(len(trials), 2), 0, 1).ticks(5):
         if tick >= 1 and tick == int(tick):
-            svg.text(across(tick), bottom + 12, f"{tick:.0f}", "tick", text_anchor="middle")
-    svg.text((LEFT + WIDTH - RIGHT) / 2, bottom + 28, "trial", "tick", text_anchor="middle")
+            svg.text(across(tick), bottom + 12, f"{tick:.0f}", "tick", anchor="middle")
+    svg.text((LEFT + WIDTH - RIGHT) / 2, bottom + 28, "trial", "tick", anchor="middle")
     return Markup(str(svg))
 
 
@@ -143,12 +138,17 @@ def roofline_all(run: RunSummary, works: Mapping[str, Work], ceilings: Ceilings,
     return _roofline(points, ceilings, run.mode, key, labels=False)
 
 
+def _crowd(svg: Svg, marks: Sequence[tuple[str, str, float, float]]) -> None:
+    for css, shape in dict.fromkeys((css, shape) for css, shape, _, _ in marks):
+        svg.marks(shape, [(px, py) for one, _, px, py in marks if one == css], 2.2, css)
+
+
 def _along(svg: Svg, start: tuple[float, float], end: tuple[float, float], text: str) -> None:
     """Text just above a rising line, near its start."""
     (x1, y1), (x2, y2) = start, end
     px, py = x1 + 0.12 * (x2 - x1), y1 + 0.12 * (y2 - y1)
     angle = math.degrees(math.atan2(y2 - y1, x2 - x1))
-    svg.text(px, py - 6, text, "halo tick", transform=f"rotate({angle:.1f} {px:.1f} {py:.1f})")
+    svg.text(px - 4, py - 6, text, "halo tick", turn=angle)
 
 
 def _roofline(points: list, ceilings: Ceilings, mode: str, key: str, *, labels: bool) -> Markup:
@@ -161,7 +161,7 @@ def _roofline(points: list, ceilings: Ceilings, mode: str, key: str, *, labels: 
     ridges = [peak / bandwidth for peak, _ in roofs.values()]
     x_low, x_high = min(intensities + ridges) / 3, max(intensities + ridges) * 4
     y_high = max([peak for peak, _ in roofs.values()] + speeds + [bandwidth * max(intensities)]) * 1.7
-    y_low = min(speeds + [bandwidth * min(intensities)]) / 3
+    y_low = min(*speeds, bandwidth * min(intensities)) / 3
     y_high = min(y_high, max([peak for peak, _ in roofs.values()], default=y_high) * 2.2) if roofs else y_high
     y_high = max(y_high, max(speeds) * 1.3)
     right, bottom, height = (RIGHT if labels else 14), 262, 304
@@ -170,27 +170,34 @@ def _roofline(points: list, ceilings: Ceilings, mode: str, key: str, *, labels: 
     svg = Svg(WIDTH, height, f"Roofline, {mode}", f"{len(points)} points under the ceilings of the device: {said}.", key)
     for tick in x.ticks(6):
         svg.line(x(tick), 10, x(tick), bottom, "grid")
-        svg.text(x(tick), bottom + 15, f"{tick:g}", "tick", text_anchor="middle")
+        svg.text(x(tick), bottom + 15, f"{tick:g}", "tick", anchor="middle")
     for tick in y.ticks(6):
         svg.line(x.start, y(tick), x.end, y(tick), "grid")
-        svg.text(x.start - 6, y(tick) + 4, si(tick, "").strip(), "tick", text_anchor="end")
-    svg.text(x.start + (x.end - x.start) / 2, height - 8, "arithmetic intensity, FLOP/byte", "tick", text_anchor="middle")
-    svg.text(12, (10 + bottom) / 2, "FLOP/s", "tick", text_anchor="middle", transform=f"rotate(-90 12 {(10 + bottom) // 2})")
+        svg.text(x.start - 6, y(tick) + 4, si(tick, "").strip(), "tick", anchor="end")
+    svg.text(x.start + (x.end - x.start) / 2, height - 8, "arithmetic intensity, FLOP/byte", "tick", anchor="middle")
+    svg.text(12, (10 + bottom) / 2, "FLOP/s", "tick", anchor="middle", turn=-90)
     top = max((peak for peak, _ in roofs.values()), default=y_high)
-    ends = (max(x_low, y_low / bandwidth), min(x_high, top / bandwidth))
-    svg.path([(x(e), y(e * bandwidth)) for e in ends], "roof", f"{kind} bandwidth {si(bandwidth, 'B/s')}")
-    _along(svg, *((x(e), y(e * bandwidth)) for e in ends), f"{si(bandwidth, 'B/s')} {kind}")
-    heights = spread([y(peak) - 5 for peak, _ in roofs.values()], 14, 10, bottom)
-    for (unit, (peak, source)), height in zip(roofs.items(), heights, strict=True):
+    start, end = ((x(e), y(e * bandwidth)) for e in (max(x_low, y_low / bandwidth), min(x_high, top / bandwidth)))
+    svg.path((start, end), "roof", f"{kind} bandwidth {si(bandwidth, 'B/s')}")
+    _along(svg, start, end, f"{si(bandwidth, 'B/s')} {kind}")
+    for unit, (peak, source) in roofs.items():
         svg.line(x(max(x_low, peak / bandwidth)), y(peak), x.end, y(peak), "roof", f"{source} {unit} peak {si(peak, 'FLOP/s')}")
-        svg.text(x.end - 3, height, f"{unit} {si(peak, 'FLOP/s')} {source}", "halo tick", text_anchor="end")
+    # the highest is named above its line, the others below theirs
+    ceilings_down = sorted(roofs.items(), key=lambda item: -item[1][0])
+    heights = spread([y(peak) + (13 if i else -5) for i, (_, (peak, _)) in enumerate(ceilings_down)], 13, 8, bottom)
+    for (unit, (peak, source)), height in zip(ceilings_down, heights, strict=True):
+        svg.text(x.end - 3, height, f"{unit} {si(peak, 'FLOP/s')} {source}", "halo tick", anchor="end")
+    if len(points) > TOOLTIPS:
+        _crowd(svg, [(css, shape, x(i), y(v)) for (_, _, _, css, shape), i, v in zip(points, intensities, speeds, strict=True)])
+        return Markup(str(svg))
     at = spread([y(v) for v in speeds], 15, 30, bottom - 4) if labels else []
     for i, (work, us, name, css, shape) in enumerate(points):
         px, py = x(intensities[i]), y(speeds[i])
         roof = min([bandwidth * intensities[i]] + ([roofs[work.unit][0]] if work.unit in roofs else []))
-        tip = f"{name}: {si(speeds[i], 'FLOP/s')}, {sig3(intensities[i])} FLOP/byte, {microseconds(us)}, {percent(speeds[i] / roof)} of the roof"
+        rates = f"{si(speeds[i], 'FLOP/s')}, {sig3(intensities[i])} FLOP/byte, {microseconds(us)}"
+        tip = f"{name}: {rates}, {percent(speeds[i] / roof)} of the roof"
         if labels:
             svg.path(((px + 5, py), (x.end + 6, at[i])), "leader")
             svg.text(x.end + 9, at[i] + 4, shorten(name, 18), "tick", tip=name)
-        svg.mark(shape, px, py, 5 if shape == "diamond" else 3.6, f"mark {css}", tip if len(points) <= 200 else "")
+        svg.mark(shape, px, py, 5 if shape == "diamond" else 3.6, f"mark {css}", tip)
     return Markup(str(svg))

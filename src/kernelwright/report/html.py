@@ -11,7 +11,7 @@ import tempfile
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +32,7 @@ from kernelwright.records import (
     WorkspaceArg,
 )
 from kernelwright.report import numbers, wording
-from kernelwright.report.charts import ratio_strip, speedup_bars
+from kernelwright.report.charts import LABELLED_ROWS, ratio_strip, speedup_bars
 from kernelwright.report.curves import roofline_all, roofline_one, search_curve
 from kernelwright.report.roofline import Ceilings, Rate, Work, rate, works
 from kernelwright.report.source import gutter, highlight
@@ -120,10 +120,11 @@ def render(
 ) -> str:
     """The page as text, under LIMIT bytes in UTF-8. Arguments as for `write`."""
     run, ceilings = summarise(trials, mode), Ceilings.from_dict(target_peaks)
-    costs = {**works(s.workload for s in run.workloads), **(costs or {})}
-    page = ""
+    given = costs or {}
+    costs = {**works(s.workload for s in run.workloads if s.workload.name not in given), **given}
+    pages, page = _Page(run, ceilings, costs), ""
     for level in LEVELS:
-        page = _Page(run, ceilings, costs, level).render(title, command)
+        page = pages.render(level, title, command)
         if len(page.encode()) <= LIMIT:
             break
     return page
@@ -139,30 +140,24 @@ def _template():
         lstrip_blocks=True,
     )
     jinja.filters["visible"] = lambda text: visible(str(text))
-    jinja.globals.update(
-        sig3=numbers.sig3, ratio=numbers.ratio, interval=numbers.interval, us=numbers.microseconds, count=numbers.count
-    )
+    jinja.globals.update(sig3=numbers.sig3, ratio=numbers.ratio, interval=numbers.interval, us=numbers.microseconds, count=numbers.count)
     jinja.globals.update(rival_name=wording.rival_name, outcome_name=wording.outcome_name, workload_name=wording.workload_name)
-    jinja.globals.update(
-        marks=wording.STANDING_MARKS, standings=wording.STANDING_NAMES, modes=wording.MODE_NAMES, shorten=shorten
-    )
+    jinja.globals.update(marks=wording.STANDING_MARKS, standings=wording.STANDING_NAMES, modes=wording.MODE_NAMES, shorten=shorten)
     return jinja.get_template("report.html.j2")
 
 
 class _Page:
-    """The views of one page at one level of detail."""
+    """The views of the page, which keeps its charts from one level of detail to the next."""
 
-    def __init__(self, run: RunSummary, ceilings: Ceilings | None, costs: Mapping[str, Work], level: Detail):
-        self.run, self.ceilings, self.costs, self.level = run, ceilings, costs, level
+    def __init__(self, run: RunSummary, ceilings: Ceilings | None, costs: Mapping[str, Work]):
+        self.run, self.ceilings, self.costs, self.level = run, ceilings, costs, LEVELS[0]
 
-    def render(self, title: str, command: str) -> str:
-        run = self.run
+    def render(self, level: Detail, title: str, command: str) -> str:
+        self.level, run = level, self.run
         many = len(run.workloads) > 1
         seconds = sum(t.seconds for t in run.trials)
         dates = sorted(t.created for t in run.trials if t.created)
-        sections = (
-            self._sections() if many else tuple(self.section(s, f"w{i}", many=False) for i, s in enumerate(run.workloads))
-        )
+        sections = self._sections() if many else tuple(self.section(s, f"w{i}", many=False) for i, s in enumerate(run.workloads))
         return _template().render(
             title=shorten(title, 200),
             command=shorten(command, 2000),
@@ -198,11 +193,27 @@ class _Page:
         run = self.run
         shown = self._by_interest()[: self.level.workloads]
         return {
-            "strip": ratio_strip(run, "strip"),
+            **self._overview_charts,
             "classes": self._classes(),
-            "roofline": roofline_all(run, self.costs, self.ceilings, "roofs") if self.ceilings else "",
+            "labelled": len(run.workloads) <= LABELLED_ROWS,
             "rows": tuple((s, self._rate(s), self._ratios(s)) for s in shown),
             "left_out": len(run.workloads) - len(shown),
+        }
+
+    @cached_property
+    def _overview_charts(self) -> dict[str, Markup | str]:
+        roofs = roofline_all(self.run, self.costs, self.ceilings, "roofs") if self.ceilings else ""
+        return {"strip": ratio_strip(self.run, "strip"), "roofline": roofs}
+
+    @cached_property
+    def _charts(self) -> dict[str, Any]:
+        """Of the only Workload."""
+        s = self.run.workloads[0]
+        work = self.costs.get(s.workload.name)
+        return {
+            "bars": tuple((mode, speedup_bars(s, mode, f"bars-{mode}")) for mode in s.modes if s.comparisons(mode)),
+            "search": search_curve(s, "search-curve") if s.own else "",
+            "roofline": roofline_one(s, work, self.ceilings, "roof") if work and self.ceilings else "",
         }
 
     def _classes(self) -> tuple[tuple[str, Aggregate], ...]:
@@ -233,7 +244,7 @@ class _Page:
 
     def section(self, s: WorkloadSummary, key: str, *, many: bool) -> dict[str, Any]:
         """All that the page says of one Workload; charts only where it is the only one."""
-        work, best = self.costs.get(s.workload.name), s.winner
+        best = s.winner
         candidate = best.candidate if best else None
         view: dict[str, Any] = {
             "s": s,
@@ -255,11 +266,7 @@ class _Page:
             "charts": None,
         }
         if not many:
-            view["charts"] = {
-                "bars": tuple((mode, speedup_bars(s, mode, f"{key}-{mode}")) for mode in s.modes if s.comparisons(mode)),
-                "search": search_curve(s, f"{key}-search") if s.own else "",
-                "roofline": roofline_one(s, work, self.ceilings, f"{key}-roof") if work and self.ceilings else "",
-            }
+            view["charts"] = self._charts
             verified = sorted((t for t in s.own if t.verdict.ok), key=lambda t: rank(t, s.mode))
             order = {id(t): i + 1 for i, t in enumerate(s.own)}
             shown = verified[: self.level.trials]
@@ -380,7 +387,7 @@ def _argument(arg: TensorArg | ScalarArg | WorkspaceArg | TensorMapArg) -> str:
 
 
 def _source(candidate: Candidate, limit: int) -> dict[str, Any]:
-    text = candidate.source
+    text = candidate.source.replace("\r\n", "\n")
     cut = text if len(text) <= limit else text[:limit].rpartition("\n")[0]
     return {
         "code": highlight(cut, candidate.kind),

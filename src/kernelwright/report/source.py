@@ -13,7 +13,8 @@ _KEYWORDS = (
     "private public register restrict return sizeof static static_assert static_cast reinterpret_cast struct switch template this "
     "typedef typename union using virtual volatile while "
     "and as assert class def del elif except finally from global import in is lambda not or pass raise try with yield True False None "
-    "__global__ __device__ __host__ __shared__ __constant__ __restrict__ __launch_bounds__ __grid_constant__ __forceinline__ __cluster_dims__"
+    "__global__ __device__ __host__ __shared__ __constant__ __restrict__ "
+    "__launch_bounds__ __grid_constant__ __forceinline__ __cluster_dims__"
 )
 _TYPES = (
     "bool char double float half int long short signed size_t unsigned void ptrdiff_t float2 float4 int2 int4 uint4 dim3 "

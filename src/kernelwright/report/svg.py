@@ -19,6 +19,8 @@ CHARACTER = 6.9
 def visible(text: str) -> str:
     """The text with what HTML cannot carry or a reader cannot see made visible: control characters (a compiler's colours), and
     format characters, which can make source read otherwise than it compiles (bidirectional overrides, CVE-2021-42574)."""
+    if text.replace("\n", "").replace("\t", "").isprintable():
+        return text
     return "".join(c if c in "\n\t" or unicodedata.category(c) not in ("Cc", "Cf", "Cs") else f"<U+{ord(c):04X}>" for c in text)
 
 
@@ -38,10 +40,11 @@ class Svg:
     def __init__(self, width: float, height: float, title: str, description: str, key: str):
         self.parts: list[str] = []
         self.width, self.height = width, height
+        name, told = (escape(visible(shorten(text, 800))) for text in (title, description))
         self.head = (
             f'<svg viewBox="0 0 {number(width)} {number(height)}" role="img" '
             f'aria-labelledby="{escape(key)}-t {escape(key)}-d" xmlns="http://www.w3.org/2000/svg">'
-            f'<title id="{escape(key)}-t">{escape(visible(title))}</title><desc id="{escape(key)}-d">{escape(visible(description))}</desc>'
+            f'<title id="{escape(key)}-t">{name}</title><desc id="{escape(key)}-d">{told}</desc>'
         )
 
     def add(self, tag: str, css: str = "", tip: str = "", text: str | None = None, **attributes: float | str) -> None:
@@ -50,7 +53,7 @@ class Svg:
         for name, value in attributes.items():
             shown = escape(value) if isinstance(value, str) else number(value)
             parts.append(f' {name.replace("_", "-")}="{shown}"')
-        inner = f"<title>{escape(visible(tip))}</title>" if tip else ""
+        inner = f"<title>{escape(visible(shorten(tip, 300)))}</title>" if tip else ""
         if text is not None:
             inner += escape(visible(text))
         self.parts.append(f"<{tag}{''.join(parts)}>{inner}</{tag}>" if inner else f"<{tag}{''.join(parts)}/>")
@@ -58,11 +61,15 @@ class Svg:
     def line(self, x1: float, y1: float, x2: float, y2: float, css: str, tip: str = "") -> None:
         self.add("line", css, tip, x1=x1, y1=y1, x2=x2, y2=y2)
 
-    def rect(self, x: float, y: float, width: float, height: float, css: str, tip: str = "", **attributes: float) -> None:
-        self.add("rect", css, tip, x=x, y=y, width=max(0.0, width), height=max(0.0, height), **attributes)
+    def rect(self, x: float, y: float, width: float, height: float, css: str, tip: str = "") -> None:
+        self.add("rect", css, tip, x=x, y=y, width=max(0.0, width), height=max(0.0, height))
 
-    def text(self, x: float, y: float, text: str, css: str = "", tip: str = "", **attributes: float | str) -> None:
-        self.add("text", css, tip, text, x=x, y=y, **attributes)
+    def text(self, x: float, y: float, text: str, css: str = "", tip: str = "", anchor: str = "start", turn: float = 0.0) -> None:
+        """`turn` in degrees, around (x, y)."""
+        attributes = {"text_anchor": anchor} if anchor != "start" else {}
+        if turn:
+            attributes["transform"] = f"rotate({number(turn)} {number(x)} {number(y)})"
+        self.add("text", css, tip, text, x=number(x), y=number(y), **attributes)
 
     def path(self, points: Sequence[tuple[float, float]], css: str, tip: str = "") -> None:
         self.add("path", css, tip, d="M" + "L".join(f"{number(x)} {number(y)}" for x, y in points))
@@ -76,9 +83,7 @@ class Svg:
             case "square":
                 self.rect(x - s * 0.88, y - s * 0.88, s * 1.76, s * 1.76, css, tip)
             case "diamond":
-                self.path(
-                    ((x, y - s * 1.25), (x + s * 1.25, y), (x, y + s * 1.25), (x - s * 1.25, y), (x, y - s * 1.25)), css, tip
-                )
+                self.path(((x, y - s * 1.25), (x + s * 1.25, y), (x, y + s * 1.25), (x - s * 1.25, y), (x, y - s * 1.25)), css, tip)
             case "up":
                 self.path(((x - s * 1.1, y + s), (x + s * 1.1, y + s), (x, y - s * 1.1), (x - s * 1.1, y + s)), css, tip)
             case "down":
@@ -86,6 +91,14 @@ class Svg:
             case "cross":
                 d = f"M{number(x - s)} {number(y - s)}L{number(x + s)} {number(y + s)}M{number(x - s)} {number(y + s)}"
                 self.add("path", css, tip, d=d + f"L{number(x + s)} {number(y - s)}")
+
+    def marks(self, shape: str, points: Sequence[tuple[float, float]], size: float, css: str) -> None:
+        """Many markers as one path, without tooltips: a fifth of the bytes of as many elements."""
+        s, w = number(size), number(2 * size)
+        drawn = {"up": f"h{w}l-{s}-{w}z", "down": f"h{w}l-{s} {w}z"}.get(shape, f"h{w}v{w}h-{w}z")
+        offset = size if shape == "up" else -size
+        d = "".join(f"M{number(x - size)} {number(y + offset)}{drawn}" for x, y in points)
+        self.add("path", css, d=d)
 
     def __str__(self) -> str:
         return self.head + "".join(self.parts) + "</svg>"

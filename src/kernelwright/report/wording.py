@@ -5,6 +5,7 @@ from __future__ import annotations
 from kernelwright.records import Comparison, Environment, Outcome, Workload
 from kernelwright.report.numbers import count, interval, ratio
 from kernelwright.report.summary import STRONGEST, RunSummary, Standing, WorkloadSummary
+from kernelwright.report.svg import shorten
 
 MODE_NAMES = {
     "device-cold": "device time, cold cache",
@@ -35,7 +36,7 @@ _RIVAL_NAMES = {
 
 def rival_name(rival: str) -> str:
     """`torch eager` for `eager`, `torch.compile` for `compile`; library names stay as they are."""
-    return _RIVAL_NAMES.get(rival, rival)
+    return _RIVAL_NAMES.get(rival, shorten(rival, 80))
 
 
 def outcome_name(outcome: Outcome | str) -> str:
@@ -48,15 +49,16 @@ def workload_name(w: Workload) -> str:
     parts = [w.problem.partition(":")[2] or w.problem, "x".join(str(n) for n in w.axes.values()), w.dtype, w.layout]
     if w.accumulate != "fp32":
         parts.append(f"accumulate {w.accumulate}")
-    return " ".join(p for p in parts if p)
+    return shorten(" ".join(p for p in parts if p), 120)
 
 
 def device_name(environment: Environment) -> str:
     """Device and, on a CPU, the thread count: `AMD EPYC 7763, 1 thread`."""
+    device = shorten(environment.device, 120)
     threads = environment.facts.get("threads")
     if environment.target.startswith("cpu") and isinstance(threads, int):
-        return f"{environment.device}, {count(threads, 'thread')}"
-    return environment.device
+        return f"{device}, {count(threads, 'thread')}"
+    return device
 
 
 def against(c: Comparison) -> str:
@@ -97,7 +99,7 @@ def run_headline(run: RunSummary) -> str:
     counts.append("1 loss" if losses == 1 else f"{losses} losses")
     if failed:
         counts.append(f"{failed} without a verified candidate")
-    return f"{': '.join(parts)}; {', '.join(counts)}. Worst: {ratio(worst.ratio)} on {name}."
+    return f"{': '.join(parts)}; {', '.join(counts)}. Worst: {ratio(worst.ratio)} on {shorten(name, 120)}."
 
 
 def caveats(s: WorkloadSummary) -> list[str]:
