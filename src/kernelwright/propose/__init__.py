@@ -1,0 +1,44 @@
+"""Who writes Candidates given the history. One interface, several proposers: see `kernelwright.propose.proposer`."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Iterable, Sequence
+
+from kernelwright.families.family import DeviceFacts, Family
+from kernelwright.propose.proposer import MissingExtra, Proposer, score
+from kernelwright.records import Trial, Workload
+
+__all__ = ["NAMES", "MissingExtra", "Proposer", "make", "proposers", "score"]
+
+_CLASSES = {
+    "evolve": "kernelwright.propose.evolve:Evolve",
+    "random": "kernelwright.propose.uniform:Random",
+    "tpe": "kernelwright.propose.tpe:Tpe",
+}
+
+NAMES = tuple(_CLASSES)
+
+
+def proposers() -> dict[str, type[Proposer]]:
+    """Every proposer by name. Importing one never needs its extra; making one may raise MissingExtra."""
+    return {name: _load(path) for name, path in _CLASSES.items()}
+
+
+def make(
+    name: str,
+    workload: Workload,
+    families: Sequence[Family],
+    device: DeviceFacts,
+    seed: int = 0,
+    history: Iterable[Trial] = (),
+) -> Proposer:
+    """The proposer of that name. Raises ValueError with the known names, and MissingExtra."""
+    if name not in _CLASSES:
+        raise ValueError(f"unknown proposer {name!r}; choose one of {', '.join(_CLASSES)}")
+    return _load(_CLASSES[name])(workload, families, device, seed, history)
+
+
+def _load(path: str) -> type[Proposer]:
+    module, _, cls = path.partition(":")
+    return getattr(importlib.import_module(module), cls)

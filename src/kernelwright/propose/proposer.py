@@ -1,0 +1,82 @@
+"""What a Proposer is: it writes Candidates, and is told how each fared. It never compiles, runs or times anything.
+
+The loop: `propose(n)`, evaluate, `learn(trial)` for each. A batch may be asked for before the last one is learnt. A new
+proposer subclasses `Proposer`, or `ConfigProposer` when it chooses among Family configs, and is listed in `propose/__init__`.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Sequence
+from typing import ClassVar
+
+from kernelwright.families.family import DeviceFacts, Family
+from kernelwright.records import Candidate, Outcome, Trial, Workload
+
+
+class MissingExtra(ImportError):
+    """An optional dependency is not installed; the message names the extra that brings it."""
+
+
+def score(trial: Trial) -> float:
+    """How well a Candidate did, higher is better: its best ratio in the mode of its first timing, the screening mode.
+
+    In a screen that is the ratio against the anchor rival. -inf for a Candidate that failed or has no ratio.
+    """
+    if not trial.timings:
+        return -math.inf
+    mode = trial.timings[0].mode
+    return max((c.ratio for c in trial.comparisons if c.mode == mode), default=-math.inf)
+
+
+class Proposer(ABC):
+    """Writes Candidates for one Workload on one device. The same seed and history give the same Candidates."""
+
+    name: ClassVar[str]
+
+    def __init__(
+        self,
+        workload: Workload,
+        families: Sequence[Family],
+        device: DeviceFacts,
+        seed: int = 0,
+        history: Iterable[Trial] = (),
+    ):
+        """`history`: earlier Trials, in the order they were made; those of other Workloads and targets are passed over."""
+        self.workload = workload
+        self.families = list(families)
+        self.device = device
+        self.rng = random.Random(seed)
+        self.tried: set[str] = set()
+        """Ids of all Candidates proposed or learnt."""
+        self.scores: dict[str, float] = {}
+        """Candidate id to score."""
+        self._set_up(seed)
+        for trial in history:
+            self.learn(trial)
+
+    def _set_up(self, seed: int) -> None:
+        """For subclasses: runs before the history is learnt."""
+
+    @abstractmethod
+    def propose(self, n: int) -> list[Candidate]:
+        """Up to n new Candidates, never one that was tried before; an empty list when there is nothing left to propose."""
+
+    def learn(self, trial: Trial) -> None:
+        """Takes in how a Candidate fared, whoever proposed it."""
+        if trial.workload != self.workload or trial.environment.target != self.device.target:
+            return
+        key = trial.candidate.id
+        self.tried.add(key)
+        if trial.verdict.outcome is Outcome.NOISY:
+            return  # it says nothing of the candidate
+        new = score(trial)
+        # A later stage compares with other rivals, so its ratio is no better measure; but a candidate that fails there is out.
+        if trial.stage == "screen" or key not in self.scores or not trial.verdict.ok:
+            self.scores[key] = new
+            self._learned(trial, new)
+
+    def _learned(self, trial: Trial, new: float) -> None:
+        """For subclasses: a Candidate has a new score."""
