@@ -23,7 +23,7 @@ from kernelwright.evaluate.jobs import SCREEN_RUNGS, Entry, Failure, Hello, Job,
 from kernelwright.evaluate.timing import Entrant, Limits, measure
 from kernelwright.evaluate.verify import Ladder
 from kernelwright.problems import problem_of
-from kernelwright.records import Candidate, Check, Comparison, Outcome, Timing, Verdict, Workload
+from kernelwright.records import DTYPES, Candidate, Check, Comparison, Outcome, Timing, Verdict, Workload
 from kernelwright.targets import usable
 from kernelwright.targets.processes import die_with_parent
 from kernelwright.targets.target import CandidateFault, Contender, Device, DeviceLost, TargetUnavailable
@@ -123,8 +123,7 @@ class Judge:
         w = job.workload
         sets = 1
         if "device-cold" in job.modes:
-            one = sum(s.numel for s in problem_of(w).tensors(w)) * 4
-            sets = self.device.cold_sets(one)
+            sets = self.device.cold_sets(sum(s.numel * DTYPES[s.dtype] for s in problem_of(w).tensors(w)))
         if self.bench is None or self.bench.w != w or self.bench.sets != sets:
             if self.bench is not None:
                 self.bench.close()
@@ -152,6 +151,8 @@ class Judge:
     def _time(self, bench: Bench, job: Job, mode: str, states: list[_State], rivals: list[_State]) -> None:
         entrants, by_label = [], {}
         for state, trusted in [*((s, False) for s in states), *((s, True) for s in rivals)]:
+            if trusted and mode.startswith("device") and state.label in rivals_package.HOST_ONLY:
+                continue
             if state.fault is None and state.contender is not None:
                 entrants.append(Entrant(state.label, state.contender, trusted))
                 by_label[state.label] = state

@@ -15,6 +15,9 @@ from collections.abc import Callable, Sequence
 from kernelwright.records import Workload
 from kernelwright.targets.target import Bound, Run
 
+HOST_ONLY = ("graph",)
+"""A graph's kernels are eager's: it is a rival in host time alone, and cannot itself be captured for a device clock."""
+
 Loaded = tuple[list[Run], Callable[[], None] | None]
 """Runs by set, and what must happen once before the first (compiling)."""
 

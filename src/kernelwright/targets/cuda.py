@@ -239,8 +239,7 @@ class CudaDevice(Device):
     def cold_sets(self, set_bytes: int) -> int:
         """A Workload beyond twice the L2 empties it by itself, so one set is enough. Otherwise every launch of a sample has a set of
         its own, or the sets together are so large that a set is gone from the L2 when its turn comes again."""
-        # callers count 4 bytes an element; with 2-byte types a set is half of it
-        actual, needed = max(1, set_bytes // 2), 2 * self.gpu.l2_bytes
+        actual, needed = max(1, set_bytes), 2 * self.gpu.l2_bytes
         if actual >= needed:
             self._cold_launches = LAUNCHES
             return 1

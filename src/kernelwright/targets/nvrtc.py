@@ -49,7 +49,7 @@ def version() -> tuple[int, int]:
 
 def architectures() -> tuple[int, ...]:
     """Compute capabilities it compiles for, ascending."""
-    status, _, known = load().nvrtcGetSupportedArchs()
+    status, *_, known = load().nvrtcGetSupportedArchs()  # cuda-bindings before 13.5 do not return the count
     _require(status)
     return tuple(sorted(known))
 

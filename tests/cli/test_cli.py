@@ -1,0 +1,117 @@
+"""The command line as a user types it, in a process of its own."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+VERBS = ("doctor", "optimize", "tune", "bench", "verify", "report", "replay", "pack", "archive")
+
+
+def kernelwright(*words: str, home=None, **environment: str) -> subprocess.CompletedProcess[str]:
+    env = os.environ | ({"KERNELWRIGHT_HOME": str(home)} if home else {}) | environment
+    return subprocess.run([sys.executable, "-m", "kernelwright", *words], capture_output=True, text=True, env=env, timeout=300)
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_help_shows_an_example(verb):
+    done = kernelwright(verb, "--help")
+    assert done.returncode == 0
+    assert verb in ("pack", "archive") or "Example: kernelwright" in done.stdout
+
+
+def test_help_does_not_import_torch():
+    code = "import sys; sys.argv = ['kernelwright', '--help']\nfrom kernelwright.cli import main\ntry:\n    main()\nexcept SystemExit:\n    pass\n"
+    code += "assert 'torch' not in sys.modules and 'numpy' not in sys.modules, 'a heavy import'"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["optimize", "gemmm:64x64x64"], "gemm"),
+        (["optimize", "gemm:64x64"], "64x64"),
+        (["optimize", "gemm:64x64x64:fp12"], "fp12"),
+        (["optimize", "chain:softmaxx"], "softmax"),
+        (["optimize", "nowhere.py"], "nowhere.py"),
+        (["optimize", "gemm:8x8x8", "--target", "tpu"], "tpu"),
+        (["optimize", "gemm:8x8x8:fp32", "--target", "fake", "--proposer", "oracle"], "oracle"),
+        (["verify", "nowhere.cpp", "--problem", "gemm:8x8x8:fp32", "--target", "cpu"], "nowhere.cpp"),
+        (["bench", "chains", "--target", "cpu", "--mode", "quick"], "quick"),
+        (["replay", "xyz"], "xyz"),
+        (["replay", "abcdef"], "abcdef"),
+        (["pack", "info", "nowhere"], "nowhere"),
+        (["archive", "import", "nowhere.jsonl"], "nowhere.jsonl"),
+        (["optimize"], "PROBLEM"),
+    ],
+)
+def test_bad_input_gets_one_sentence(words, says, tmp_path):
+    done = kernelwright(*words, home=tmp_path)
+    assert done.returncode == 2, done.stderr
+    assert "Traceback" not in done.stderr
+    assert says in done.stderr
+    assert len(done.stderr.strip().splitlines()) == 1
+
+
+def test_errors_are_json_too(tmp_path):
+    done = kernelwright("optimize", "gemm:64x64", "--json", home=tmp_path)
+    assert done.returncode == 2
+    assert json.loads(done.stdout)["exit_code"] == 2
+
+
+def test_no_gpu_is_said(tmp_path):
+    from kernelwright.targets import target
+
+    if target("cuda").unavailable() is None:
+        pytest.skip("there is a GPU")
+    done = kernelwright("optimize", "gemm:64x64x64", "--target", "cuda", home=tmp_path)
+    assert done.returncode == 2 and "Traceback" not in done.stderr
+    assert done.stderr.startswith("kernelwright: target cuda cannot be used here")
+
+
+def test_no_compiler_is_said(tmp_path):
+    done = kernelwright("optimize", "chain:softmax", "--target", "cpu", home=tmp_path, PATH="/nonexistent")
+    assert done.returncode == 2
+    assert "install g++" in done.stderr
+
+
+def test_a_home_that_cannot_be_written_is_said(tmp_path):
+    (tmp_path / "file").write_text("")
+    done = kernelwright("optimize", "gemm:8x8x8:fp32", "--target", "fake", "--out", str(tmp_path / "out"), home=tmp_path / "file")
+    assert done.returncode == 2 and "Traceback" not in done.stderr
+    assert str(tmp_path / "file") in done.stderr
+
+
+def test_the_main_job_end_to_end(tmp_path):
+    """optimize -> report -> replay -> pack -> archive on the fake target, as a user goes through them."""
+    out = str(tmp_path / "out")
+    done = kernelwright("optimize", "gemm:16x16x16:fp32", "--target", "fake", "--trials", "12", "--json", "--out", out, home=tmp_path)
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert set(found) >= {"problem", "target", "verdict", "candidate", "origin", "speedups", "trials", "seconds", "report"}
+    assert found["verdict"] == "OK" and found["trials"] == 12
+    eager = found["speedups"]["eager"]
+    assert eager["low"] <= eager["ratio"] <= eager["high"] and eager["mode"] == "device-warm"
+    page = open(found["report"]).read()
+    assert found["trial"] in page and len(page) < 300_000
+
+    replayed = kernelwright("replay", found["trial"], "--json", home=tmp_path)
+    assert replayed.returncode == 0, replayed.stderr
+    assert json.loads(replayed.stdout)["replayed"] == found["trial"]
+
+    saved = kernelwright("pack", "save", str(tmp_path / "p"), "gemm:16x16x16:fp32", "--target", "fake", home=tmp_path)
+    assert saved.returncode == 0, saved.stderr
+    assert kernelwright("pack", "info", str(tmp_path / "p"), home=tmp_path).returncode == 0
+
+    lines = str(tmp_path / "trials.jsonl.gz")
+    assert kernelwright("archive", "export", lines, home=tmp_path).returncode == 0
+    imported = kernelwright("archive", "import", lines, "--json", home=tmp_path / "other")
+    assert json.loads(imported.stdout)["added"] > 12
+
+    report = kernelwright("report", "gemm:16x16x16:fp32", "--json", "--out", out, home=tmp_path)
+    assert json.loads(report.stdout)["trials"] > 12
