@@ -204,10 +204,12 @@ __device__ __forceinline__ void multiply(Sum (&sums)[fragments], const unsigned 
 
 // ---------------------------------------------------------------------------------------------------------------- epilogue
 
+// After the last step's barrier no warp reads the stages any more (but for fragments of a step that does not exist, which are not
+// used), so the epilogue may overwrite them at once.
+
 /// Adds up the sums of the warps_k groups, in their order, in the first group. One 16-byte word a fragment and thread.
 __device__ __forceinline__ void reduce_warp_groups(float (&sums)[fragments][4], unsigned smem) {
     const int group = threadIdx.x / group_threads, member = threadIdx.x % group_threads;
-    __syncthreads();  // the last step's fragments have been read
     if (group > 0) {
 #pragma unroll
         for (int i = 0; i < fragments; i++)
@@ -231,7 +233,7 @@ __device__ __forceinline__ void store_staged(const float (&sums)[fragments][4], 
                                              int warp_first_m, int warp_first_n, int M, int N, bool owner, unsigned smem) {
     using Tile = kw::SwizzledTile<Config::block_m, Config::block_n / 8>;
     const int lane = threadIdx.x % 32;
-    __syncthreads();  // shared memory is free
+    if constexpr (Config::warps_k > 1) __syncthreads();  // the groups' sums have been read
     if (owner) {
 #pragma unroll
         for (int i = 0; i < fragments_m; i++) {
@@ -378,7 +380,8 @@ extern "C" __global__ void __launch_bounds__(threads)
 #pragma unroll
         for (int slice = 0; slice < slices; slice++) {
             if (slice < slices - 1) load_fragments((slice + 1) % 2, slice + 1);
-            copy_part(write_slot, slice, slices);  // spread over the step, so that copies do not hold up the multiplications
+            // spread, so that copies do not hold up the multiplications; none in the last slice, where the wait follows
+            if (slice < slices - 1) copy_part(write_slot, slice, slices - 1);
             if (slice == slices - 1) {
                 finish_copy();
                 write_slot = following(write_slot);

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from kernelwright.families.family import Config, DeviceFacts
 from kernelwright.families.gemm_sm80 import model, space
+from kernelwright.plan import cdiv
 from kernelwright.records import Workload
 
 TILES = (
@@ -38,7 +39,7 @@ THREAD_TILES = (
     (32, 64, 4, 4),
     (32, 32, 4, 4),
 )
-STAGES = {32: (3, 4, 6), 64: (3, 4, 6, 8), 128: (2, 3, 4, 5)}
+STAGES = {32: (4, 6), 64: (2, 3, 4, 6, 8), 128: (3, 4, 5)}
 
 
 def seeds(w: Workload, device: DeviceFacts, count: int = 4) -> tuple[Config, ...]:
@@ -47,7 +48,7 @@ def seeds(w: Workload, device: DeviceFacts, count: int = 4) -> tuple[Config, ...
     for order, c in enumerate(_menu(w, device)):
         if space.illegal(c, w, device):
             continue
-        key = (c["block_m"], c["block_n"])
+        key = tuple(sorted((int(c["block_m"]), int(c["block_n"]))))  # a tile and its mirror image are one guess
         found = (model.seconds(c, w, device), order, c)
         if key not in best or found[:2] < best[key][:2]:
             best[key] = found
@@ -64,8 +65,8 @@ def _menu(w: Workload, device: DeviceFacts):
         return
     for bm, bn, wm, wn, wk in TILES:
         for bk in (32, 64, 128):
-            if bk % (32 * wk) or (bk > 32 and bk >= 2 * max(k, 1)):
-                continue
+            if bk % (32 * wk) or (bk > 32 and bk >= 2 * max(k, 1)) or (bk == 128 and bm * bn > 64 * 64):
+                continue  # a long step for a large tile leaves too few stages to hide memory
             for stages in STAGES[bk]:
                 for split in space.SPLITS:
                     if split == 1 or split * 2 * bk <= k:
@@ -74,7 +75,7 @@ def _menu(w: Workload, device: DeviceFacts):
 
 def _raster(bm: int, w: Workload) -> int:
     """Grouped order pays once the rows of A of one wave no longer fit beside B in L2; a small grid is cheaper without divisions."""
-    tiles_m, tiles_n = -(-w.axes["M"] // bm), w.axes["N"] // 64
+    tiles_m, tiles_n = cdiv(w.axes["M"], bm), w.axes["N"] // 64
     return 8 if tiles_m > 8 and tiles_n > 8 else 0
 
 

@@ -7,6 +7,7 @@ block_k, stages, split_k, reduction, raster_group, vector_bytes and pdl.
 from __future__ import annotations
 
 from kernelwright.families.family import Config, DeviceFacts, Space
+from kernelwright.plan import cdiv
 from kernelwright.records import Workload
 
 REGISTERS_PER_SM = 65536
@@ -86,12 +87,12 @@ def illegal(c: Config, w: Workload, device: DeviceFacts) -> str | None:
     for key, value in c.items():
         if key not in ("vector_bytes", "tails", "staged_store", "pdl") and value not in values[key]:
             return f"{key} = {value} is not among {', '.join(map(str, values[key]))}"
-    m, n, k = shape(w)
+    _, n, k = shape(w)
     if c["pdl"] and device.sm < 90:
         return "programmatic dependent launch needs sm_90"
-    if c["raster_group"] == 0 and -(-n // int(c["block_n"])) > 65535:
-        return f"a grid without raster order has at most 65535 tiles along N, this has {-(-n // int(c['block_n']))}"
-    if int(c["split_k"]) > max(1, -(-k // int(c["block_k"]))):
+    if c["raster_group"] == 0 and cdiv(n, int(c["block_n"])) > 65535:
+        return f"a grid without raster order has at most 65535 tiles along N, this has {cdiv(n, int(c['block_n']))}"
+    if int(c["split_k"]) > max(1, cdiv(k, int(c["block_k"]))):
         return f"K = {k} has fewer than {c['split_k']} steps of {c['block_k']}"
     reason = _illegal_simt(c) if w.dtype == "fp32" else _illegal_tensor_core(c, w)
     if reason:
