@@ -5,6 +5,7 @@ Its run-time estimates are ordinal at best, so only the order is used. Without t
 
 from __future__ import annotations
 
+import atexit
 from dataclasses import dataclass
 from functools import cache
 from importlib.util import find_spec
@@ -109,6 +110,7 @@ def _library() -> Any:
         nvMatmulHeuristics.NvMatmulHeuristicsInterface()
     except (OSError, AssertionError):  # its shared object does not load here, or is of another version than its Python part
         return None
+    atexit.register(_model.cache_clear)  # left to the interpreter's end, its destructors print tracebacks
     return nvMatmulHeuristics
 
 
