@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import struct
 from typing import Any
 
 import pytest
@@ -74,11 +75,20 @@ class FakeDriver:
                 "smem": config.sharedMemBytes,
                 "stream": int(config.hStream),
                 "args": tuple(ctypes.string_at(p, n) for p, n in zip(pointers, self.params, strict=True)),
-                "attributes": {a.id.name: a.value for a in config.attrs} if config.numAttrs else {},
-                "count": config.numAttrs,
+                "attributes": attributes(config),
             }
         )
         return (self.status,)
+
+
+def attributes(config: Any) -> dict[int, tuple[int, int, int]]:
+    """Launch attributes by id, the first three words of each value, as the driver's C struct holds them (cuda.h: CUlaunchConfig_st)."""
+    array, count = struct.unpack("<QI", ctypes.string_at(config.getPtr() + 40, 12))
+    raw = [ctypes.string_at(array + 72 * i, 72) for i in range(count)]
+    return {struct.unpack("<I", one[:4])[0]: struct.unpack("<3I", one[8:20]) for one in raw}
+
+
+CLUSTER_DIMENSION, PROGRAMMATIC_SERIALIZATION = 4, 6
 
 
 def packed(**changes: Any) -> Packed:
@@ -112,7 +122,7 @@ def test_a_launch_reaches_the_driver_as_the_plan_says():
     assert first["args"][:2] == (b"\x01\x02\x03\x04\x05\x06\x07\x08", b"\x2a\0\0\0")
     assert first["args"][2] == b"".join(i.to_bytes(8, "little") for i in range(1, 17))
     assert first["args"] == second["args"]
-    assert first["count"] == 0 and fake.set == []
+    assert first["attributes"] == {} and fake.set == []
 
 
 def test_cluster_pdl_and_large_shared_memory_are_asked_for():
@@ -120,10 +130,7 @@ def test_cluster_pdl_and_large_shared_memory_are_asked_for():
     kernel = module(fake).kernel("k")
     Prepared(kernel, packed(cluster=(16, 1, 1), grid=(16, 1, 1), smem=200000, pdl=True)).enqueue(7)
     (launch,) = fake.launched
-    assert launch["count"] == 2
-    cluster = launch["attributes"]["CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION"].clusterDim
-    assert (cluster.x, cluster.y, cluster.z) == (16, 1, 1)
-    assert launch["attributes"]["CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION"].programmaticStreamSerializationAllowed == 1
+    assert launch["attributes"] == {CLUSTER_DIMENSION: (16, 1, 1), PROGRAMMATIC_SERIALIZATION: (1, 0, 0)}
     assert ("CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES", 200000) in fake.set
     assert ("CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED", 1) in fake.set
     Prepared(kernel, packed(smem=100000))
@@ -149,7 +156,7 @@ def test_a_missing_kernel_is_a_launch_error():
     assert caught.value.outcome is Outcome.LAUNCH_ERROR
 
 
-@pytest.mark.parametrize("name", ["ILLEGAL_ADDRESS", "MISALIGNED_ADDRESS", "LAUNCH_FAILED", "LAUNCH_TIMEOUT", "ASSERT", "ILLEGAL_INSTRUCTION"])
+@pytest.mark.parametrize("name", ["ILLEGAL_ADDRESS", "MISALIGNED_ADDRESS", "LAUNCH_FAILED", "LAUNCH_TIMEOUT", "ASSERT"])
 def test_sticky_errors_lose_the_device(name: str):
     with pytest.raises(DeviceLost, match=f"kernel k: .*CUDA_ERROR_{name}") as caught:
         call("kernel k", (getattr(real.CUresult, f"CUDA_ERROR_{name}"),))
@@ -231,7 +238,7 @@ def test_the_real_bindings_take_our_argument_types():
     if _driver_is_there():
         pytest.skip("with a driver the calls would do something")
     for one in calls:
-        with pytest.raises(RuntimeError, match="driver"):
+        with pytest.raises(RuntimeError, match=r"driver|dlopen"):
             one()
 
 

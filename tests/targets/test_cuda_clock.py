@@ -1,0 +1,154 @@
+"""The clock's rules without a GPU: what is repeated, dropped, captured once."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+import torch
+
+from kernelwright.records import Outcome
+from kernelwright.targets import cuda_clock
+from kernelwright.targets.cuda_clock import ATTEMPTS, FIRST_SPIN, Clock, CudaContender
+from kernelwright.targets.target import CandidateFault, DeviceLost
+
+real = pytest.importorskip("cuda.bindings.driver")
+
+
+class Context:
+    """The driver's answer to cuCtxSynchronize."""
+
+    def __init__(self, status: str = "CUDA_SUCCESS"):
+        self.status = status
+
+    def cuCtxSynchronize(self) -> tuple:
+        return (getattr(real.CUresult, self.status),)
+
+
+def clock(answers: Iterator[tuple[float, bool]], bindings: Any = None) -> Clock:
+    """A Clock whose windows between events are scripted."""
+    one = object.__new__(Clock)
+    one.bindings, one._spin = bindings or Context(), FIRST_SPIN
+    one.between_events = lambda work, *, cold: next(answers)  # pyright: ignore[reportAttributeAccessIssue]
+    return one
+
+
+def test_a_sample_with_a_gap_of_the_host_is_repeated_with_a_longer_spin():
+    one = clock(iter([(90.0, False), (70.0, False), (50.0, True)]))
+    assert one.device_us(lambda: None, cold=True, gaps=False) == 50.0
+    assert one._spin == 4 * FIRST_SPIN
+
+
+def test_work_that_is_never_ahead_gives_no_sample_and_leaves_the_spin_alone():
+    one = clock(iter([(90.0, False)] * ATTEMPTS))
+    assert math.isnan(one.device_us(lambda: None, cold=False, gaps=False))
+    assert one._spin == FIRST_SPIN
+
+
+def test_work_that_synchronizes_is_clocked_with_its_gaps():
+    assert clock(iter([(90.0, False)] * ATTEMPTS)).device_us(lambda: None, cold=False, gaps=True) == 90.0
+
+
+@pytest.mark.parametrize(
+    ("error", "context", "outcome", "lost"),
+    [
+        (torch.OutOfMemoryError("tried to allocate 80 GiB"), "CUDA_SUCCESS", Outcome.OUT_OF_MEMORY, False),
+        (RuntimeError("CUDA error: an illegal memory access\nmore"), "CUDA_ERROR_ILLEGAL_ADDRESS", Outcome.CRASH, True),
+        (RuntimeError("shapes cannot be multiplied\nmore"), "CUDA_SUCCESS", Outcome.LAUNCH_ERROR, False),
+    ],
+)
+def test_errors_of_pytorch_become_faults(error: Exception, context: str, outcome: Outcome, lost: bool):
+    with pytest.raises(CandidateFault) as caught, clock(iter([]), Context(context)).faults("the rival"):
+        raise error
+    assert caught.value.outcome is outcome and isinstance(caught.value, DeviceLost) == lost
+    assert "more" not in caught.value.evidence and caught.value.evidence.startswith("the rival: ")
+
+
+class StubClock:
+    """Captures by remembering; a replay takes 5 us for each launch."""
+
+    def __init__(self) -> None:
+        self.captured: list[tuple[int, ...]] = []
+        self.modes: list[bool] = []
+
+    @contextmanager
+    def faults(self, doing: str) -> Iterator[None]:
+        yield
+
+    def synchronize(self, doing: str = "") -> None:
+        pass
+
+    def capture(self, enqueue: Callable[[int], object], indices: Sequence[int]) -> Callable[[], None]:
+        self.captured.append(tuple(indices))
+
+        def replay() -> None:
+            for i in indices:
+                enqueue(i)
+
+        return replay
+
+    def device_us(self, work: Callable[[], object], *, cold: bool, gaps: bool) -> float:
+        self.modes.append(cold)
+        work()
+        return 5.0 * len(self.captured[-1]) if self.captured else math.nan
+
+
+class Recorder(CudaContender):
+    def __init__(self, stub: StubClock, count: int):
+        super().__init__(stub, count, 4)  # pyright: ignore[reportArgumentType]
+        self.ran: list[int] = []
+
+    def _enqueue(self, index: int) -> None:
+        self.ran.append(index)
+
+    def run(self, index: int = 0) -> None:
+        self._enqueue(index)
+
+
+def test_cold_launches_go_round_the_sets_and_warm_ones_stay_on_the_first():
+    stub = StubClock()
+    one = Recorder(stub, 3)
+    assert one.sample("device-cold", 5) == (5.0, 0)
+    assert one.sample("device-warm", 4) == (5.0, 0)
+    assert stub.captured == [(0, 1, 2, 0, 1), (0, 0, 0, 0)]
+    assert stub.modes == [True, False]
+
+
+def test_a_graph_is_captured_once_after_an_eager_run():
+    stub = StubClock()
+    one = Recorder(stub, 2)
+    for _ in range(3):
+        one.sample("device-cold", 2)
+    assert stub.captured == [(0, 1)]
+    assert one.ran == [0, 0, 1, 0, 1, 0, 1]
+
+
+def test_a_sample_that_failed_counts_its_launches_as_dropped():
+    stub = StubClock()
+    one = Recorder(stub, 2)
+    one.captured = False
+    us, dropped = one.sample("device-warm", 3)
+    assert math.isnan(us) and dropped == 3
+    assert one.ran == [0, 0, 0]
+
+
+def test_host_modes_take_the_median_of_undisturbed_calls(monkeypatch: pytest.MonkeyPatch):
+    times = iter([0.0, 10e-6, 1.0, 1.0 + 30e-6, 2.0, 2.0 + 900e-6, 3.0, 3.0 + 20e-6])
+    switches = iter([0, 0, 0, 0, 0, 1, 1, 1])  # the third call is switched out
+    pauses: list[float] = []
+    monkeypatch.setattr(cuda_clock.torch.cuda, "synchronize", lambda: None)
+    monkeypatch.setattr(cuda_clock, "_switches", lambda: next(switches))
+    monkeypatch.setattr(cuda_clock.time, "perf_counter", lambda: next(times))
+    monkeypatch.setattr(cuda_clock.time, "sleep", pauses.append)
+    one = Recorder(StubClock(), 2)
+    us, dropped = one.sample("host-server", 4)
+    assert us == pytest.approx(20.0) and dropped == 1
+    assert one.ran == [0, 1, 0, 1] and len(pauses) == 4
+
+
+def test_an_unknown_mode_is_refused():
+    with pytest.raises(ValueError, match="device-lukewarm"):
+        Recorder(StubClock(), 1).sample("device-lukewarm", 1)
