@@ -174,13 +174,13 @@ def _options(
             kind, value = "dtype", token
         else:
             every = (*FLOATS, *LAYOUTS, "acc=fp32", "acc=fp16")
-            raise ProblemError(f"{token!r} in {text!r} is neither a dtype nor a layout{_nearest(token, every)}; use {', '.join(every)}")
+            raise ProblemError(f"{token!r} in {text!r} is neither a dtype nor a layout; use {', '.join(every)}")
         if found[kind] not in (None, value):
             raise ProblemError(f"{text!r} sets {kind} to {value}, but {found[kind]} was given as well; choose one")
         found[kind] = value
     for kind, value in found.items():
         if value is not None and value not in choices[kind]:
-            raise ProblemError(f"unknown {kind} {value!r}{_nearest(value, choices[kind])}; choose one of {', '.join(choices[kind])}")
+            raise ProblemError(f"unknown {kind} {value!r}; choose one of {', '.join(choices[kind])}")
     return found["dtype"], found["layout"], found["acc"]
 
 
@@ -196,6 +196,6 @@ def _unknown(name: str) -> ProblemError:
     return ProblemError(f"unknown problem {name!r}{hint}; known are {', '.join(names)}")
 
 
-def _nearest(word: str, words: tuple[str, ...] | list[str]) -> str:
+def _nearest(word: str, words: list[str]) -> str:
     close = difflib.get_close_matches(word.lower(), words, n=1, cutoff=0.6)
     return f" (did you mean {close[0]}?)" if close else ""

@@ -52,6 +52,8 @@ def load(path: str | Path, dtype: str = "fp32") -> Workload:
         raise ProblemError(f"{path} does not exist; give the path of a KernelBench .py file") from None
     except (OSError, UnicodeDecodeError) as error:
         raise ProblemError(f"{path} cannot be read ({error}); make it a readable UTF-8 text file") from None
+    if not source.strip():
+        raise ProblemError(f"{path} is empty; a KernelBench file defines Model, get_inputs and get_init_inputs")
     w = Workload(problem=f"{KERNELBENCH}{path.stem}", axes={}, dtype=dtype, source=source)
     problem_from(w)
     return w

@@ -45,7 +45,9 @@ class _Tracer(TorchFunctionMode):
         """By id of the tensor, which is kept alive so that the id stays its own."""
 
     def __torch_function__(self, func, types, args=(), kwargs=None):
-        kwargs = kwargs or {}
+        kwargs = dict(kwargs or {})
+        if not args and "input" in kwargs:
+            args = (kwargs.pop("input"),)
         name = _name(func)
         try:
             out = func(*args, **kwargs)
