@@ -313,3 +313,22 @@ def test_the_headline_mode_is_the_one_that_was_searched():
     assert "against the strongest rival, device time, warm cache" in read.text
     _, read = page([*screens, confirmed], mode="device-cold")
     assert "against the strongest rival, device time, cold cache" in read.text
+
+
+def test_a_mode_without_a_rival_says_so_and_what_the_others_say():
+    """On a busy machine every sample of a rival may be disturbed in one mode and not in another."""
+    rng = random.Random(0)
+    trial = ok_trial(GELU, 500, 1000, rng, modes=("device-warm", "host-server"), stage="confirm")
+    trial = trial.replace(comparisons=tuple(c for c in trial.comparisons if c.mode == "host-server"))
+    _, read = page([trial])
+    assert "no rival could be compared in device time, warm cache. In host time, server (random pauses): slower than" in read.text
+    assert "● no rival measured" in read.text and "against the strongest rival" not in read.text
+
+
+def test_devices_are_not_mixed():
+    rng = random.Random(0)
+    slow, slower = (ok_trial(GELU, us, 1000, rng, number=i) for i, us in enumerate((500, 600)))
+    elsewhere = ok_trial(GELU, 5, 10, rng, environment=Environment(target="cuda:sm_90", device="NVIDIA H200"))
+    _, read = page([slow, slower, elsewhere])
+    assert "2.00x faster than torch eager" in read.text
+    assert "Left out, since times of different devices do not compare: 1 trial on cuda:sm_90 NVIDIA H200" in read.text

@@ -164,6 +164,7 @@ class _Page:
             css=Markup((Path(__file__).parent / "style.css").read_text(encoding="utf-8")),
             run=run,
             many=many,
+            peaks=self.ceilings is not None,
             lead=self._lead(),
             date=dates[-1][:16].replace("T", " ") + " UTC" if dates else "",
             sessions=sorted({t.session for t in run.trials if t.session})[:4],
@@ -300,7 +301,7 @@ def _matrix(s: WorkloadSummary) -> tuple[tuple[str, tuple[Comparison | None, ...
     """Rival by mode, the strongest in the main mode first."""
     if s.winner is None:
         return ()
-    rivals = dict.fromkeys([c.rival for c in s.comparisons()] + [c.rival for c in s.winner.comparisons])
+    rivals = dict.fromkeys(c.rival for m in (s.mode, *s.modes) for c in s.comparisons(m))
     return tuple((rival, tuple(s.winner.comparison(rival, mode) for mode in s.modes)) for rival in rivals)
 
 

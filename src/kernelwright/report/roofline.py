@@ -120,6 +120,6 @@ def works(workloads: Iterable[Workload]) -> dict[str, Work]:
             continue
         try:
             found[w.name] = problem_of(w).cost(w)
-        except ProblemError:
-            continue  # a Problem that this version does not know: its Trials still have times
+        except (ProblemError, KeyError):
+            continue  # a Problem, or axes of it, that this version does not know: its Trials still have times
     return found

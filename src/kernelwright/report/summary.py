@@ -9,7 +9,7 @@ import math
 import statistics
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal
 
@@ -17,6 +17,9 @@ from kernelwright.records import MODES, Check, Comparison, Environment, Outcome,
 
 Standing = Literal["win", "tie", "loss", "alone", "failed"]
 """Against the strongest rival; `alone`: verified and timed, but no rival could be compared; `failed`: nothing verified."""
+
+RUNGS = ("exact", "normal", "adversarial", "memory", "repeat", "shapes", "after-timing")
+"""Of the correctness ladder, in the order in which a reader wants them."""
 
 STAGE_ORDER = {"replay": 0, "confirm": 0, "screen": 1, "verify": 2}
 
@@ -127,7 +130,7 @@ class WorkloadSummary:
                     key = (check.rung, check.case)
                     if key not in seen or check.error > seen[key].error:
                         seen[key] = check
-        return tuple(seen.values())
+        return tuple(sorted(seen.values(), key=lambda c: RUNGS.index(c.rung) if c.rung in RUNGS else len(RUNGS)))
 
     @cached_property
     def rival_times(self) -> dict[str, float]:
@@ -188,7 +191,9 @@ class RunSummary:
 
     trials: tuple[Trial, ...]
     mode: str
-    workloads: tuple[WorkloadSummary, ...] = field(default=())
+    workloads: tuple[WorkloadSummary, ...]
+    elsewhere: tuple[tuple[str, int], ...] = ()
+    """Other devices and how many Trials of theirs are left out."""
 
     @cached_property
     def environments(self) -> tuple[Environment, ...]:
@@ -224,11 +229,22 @@ class RunSummary:
 
 
 def summarise(trials: Sequence[Trial], mode: str | None = None) -> RunSummary:
-    """Groups the Trials by Workload, in the order of their first appearance. `mode` is that of the headlines, `main_mode` by default."""
-    trials = tuple(sorted(trials, key=lambda t: t.created))  # stable: Trials without a date keep their order
-    mode = mode or main_mode(trials)
+    """Groups the Trials by Workload, in the order of their first appearance. `mode` is that of the headlines, `main_mode` by default.
+
+    Times of two machines must not be compared, so where there are several only the one with the most Trials is summarised.
+    """
+    places = Counter(_place(t.environment) for t in trials)
+    here = places.most_common(1)[0][0] if places else None
+    # stable: Trials without a date keep their order
+    kept = tuple(sorted((t for t in trials if _place(t.environment) == here), key=lambda t: t.created))
+    mode = mode or main_mode(kept)
     groups: dict[Workload, list[Trial]] = {}
-    for trial in trials:
+    for trial in kept:
         groups.setdefault(trial.workload, []).append(trial)
     workloads = tuple(WorkloadSummary(workload=w, trials=tuple(group), mode=mode) for w, group in groups.items())
-    return RunSummary(trials=trials, mode=mode, workloads=workloads)
+    elsewhere = tuple((f"{target} {device}", n) for (target, device, _), n in places.most_common()[1:])
+    return RunSummary(trials=kept, mode=mode, workloads=workloads, elsewhere=elsewhere)
+
+
+def _place(e: Environment) -> tuple[str, str, str]:
+    return e.target, e.device, str(e.facts.get("threads", ""))

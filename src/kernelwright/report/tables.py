@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from kernelwright.records import Comparison, Trial
 from kernelwright.report.numbers import NONE, interval, ratio, sig3
-from kernelwright.report.roofline import Ceilings, Rate, Work, rate
+from kernelwright.report.roofline import Ceilings, Rate, Work, rate, works
 from kernelwright.report.summary import RunSummary, Standing, is_rival, summarise
 from kernelwright.report.svg import shorten, visible
 from kernelwright.report.wording import STANDING_MARKS, STANDING_NAMES, outcome_name
@@ -38,9 +38,10 @@ class _Line:
 
 
 def _lines(
-    run: RunSummary, modes: Sequence[str] | None, ceilings: Ceilings | None, costs: Mapping[str, Work]
+    run: RunSummary, modes: Sequence[str] | None, ceilings: Ceilings | None, costs: Mapping[str, Work] | None
 ) -> tuple[list[str], list[_Line]]:
     """Rivals and lines."""
+    costs = works(s.workload for s in run.workloads) if costs is None else costs
     rivals = list(dict.fromkeys([*run.rivals, *(c.rival for s in run.workloads if s.winner for c in s.winner.comparisons)]))
     lines = []
     for s in run.workloads:
@@ -77,14 +78,13 @@ def result_table(
     One Workload has a row for each mode and rival (80 columns suffice); several have a row for each Workload and mode, and a column for
     each rival. Rivals go by the names that the command line takes.
 
-    trials: all of a run. modes: which to show; all by default. target_peaks, costs, mode: as for `html.write`; without costs there
-    is no rate, since Problems are not asked here (that would import torch for a table).
+    trials: all of a run. modes: which to show; all by default. target_peaks, costs, mode: as for `html.write`.
     """
     from rich.table import Table
     from rich.text import Text  # also keeps names from being read as rich's markup
 
     run = summarise(trials, mode)
-    rivals, lines = _lines(run, modes, Ceilings.from_dict(target_peaks), costs or {})
+    rivals, lines = _lines(run, modes, Ceilings.from_dict(target_peaks), costs)
     one = len(run.workloads) == 1
     table = Table(box=None, pad_edge=False, padding=(0, 1), header_style="bold", title_justify="left", title_style="bold")
 
@@ -149,7 +149,7 @@ def markdown(
     mode: str | None = None,
 ) -> str:
     """The figures of `result_table` as a Markdown table, a column for each rival, aligned to read as plain text too."""
-    rivals, found = _lines(summarise(trials, mode), modes, Ceilings.from_dict(target_peaks), costs or {})
+    rivals, found = _lines(summarise(trials, mode), modes, Ceilings.from_dict(target_peaks), costs)
     header = ["workload", "mode", "µs", "rate", "% of peak", *(f"vs {visible(rival)}" for rival in rivals), "result"]
     rows = [
         [

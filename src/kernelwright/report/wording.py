@@ -80,7 +80,13 @@ def headline(s: WorkloadSummary, environment: Environment) -> str:
         tried = count(len(s.own), "candidate")
         return f"{where}: nothing verified. {tried} tried, none both right and timed; nothing of ours is used here."
     claims = [against(c) for c in dict.fromkeys((s.reference, s.strongest)) if c is not None]
-    said = "; ".join(claims) if claims else "verified and timed, with no rival to compare with"
+    if claims:
+        said = "; ".join(claims)
+    else:
+        said = f"verified and timed; no rival could be compared in {MODE_NAMES[s.mode]}"
+        other = next((m for m in s.modes if s.comparisons(m)), None)
+        if other is not None:
+            said += f". In {MODE_NAMES[other]}: {against(s.comparisons(other)[0])}"
     return f"{where}: {said}. Verified on {count(len(s.checks), 'check')}."
 
 
@@ -112,9 +118,4 @@ def caveats(s: WorkloadSummary) -> list[str]:
     for name, verdict in s.failed_rivals.items():
         evidence = f": {verdict.evidence}" if verdict.evidence else ""
         notes.append(f"{rival_name(name)} is not compared: {outcome_name(verdict.outcome)}{evidence}")
-    if s.winner is not None:
-        compared = {c.rival for c in s.comparisons()}
-        elsewhere = sorted({c.rival for c in s.winner.comparisons} - compared)
-        if elsewhere:
-            notes.append(f"Compared in other modes only: {', '.join(rival_name(r) for r in elsewhere)}.")
     return notes
