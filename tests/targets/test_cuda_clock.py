@@ -123,7 +123,7 @@ def test_a_graph_is_captured_once_after_an_eager_run():
     for _ in range(3):
         one.sample("device-cold", 2)
     assert stub.captured == [(0, 1)]
-    assert one.ran == [0, 0, 1, 0, 1, 0, 1]
+    assert one.ran == [0, 0, 1, 0, 1, 0, 1, 0, 1]  # eager, untimed replay, three samples
 
 
 def test_a_sample_that_failed_counts_its_launches_as_dropped():
