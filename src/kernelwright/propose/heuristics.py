@@ -41,23 +41,17 @@ _GPUS_BY_SM = {
 
 @dataclass(frozen=True)
 class Tile:
-    """One suggestion. Sizes in elements: of the block, of a warp, of one instruction."""
+    """One suggestion."""
 
     bm: int
     bn: int
     bk: int
-    wm: int
-    wn: int
-    wk: int
-    inst_m: int
-    inst_n: int
-    inst_k: int
+    """Elements of the block's tile along M, N and K."""
     stages: int
     split_k: int
     cluster_m: int
     cluster_n: int
-    swizzle: int
-    """Blocks that share a column of tiles before the raster moves on."""
+    """Blocks of a cluster along M and N."""
 
 
 @runtime_checkable
@@ -136,15 +130,8 @@ def _tile(kernel: Any) -> Tile:
         bm=kernel.cta_tile_m,
         bn=kernel.cta_tile_n,
         bk=kernel.cta_tile_k,
-        wm=kernel.warp_tile_m,
-        wn=kernel.warp_tile_n,
-        wk=kernel.warp_tile_k,
-        inst_m=kernel.instr_tile_m,
-        inst_n=kernel.instr_tile_n,
-        inst_k=kernel.instr_tile_k,
         stages=kernel.stages,
         split_k=kernel.split_k,
         cluster_m=kernel.cluster_m,
         cluster_n=kernel.cluster_n,
-        swizzle=kernel.swizzle_factor,
     )
