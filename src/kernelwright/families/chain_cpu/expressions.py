@@ -198,9 +198,19 @@ class Expressions:
                 return self._power(n, at)
         if node.op in COMPARE:
             return Text(f"{a.vector if rest[0].scalar else a.inside(1)} {COMPARE[node.op]} {rest[0].inside(1)}", 0)
+        if node.op == "exp" and self._below_maximum(node.args[0]):
+            return Text(f"exp_of_negative({a.vector})")
         if node.op in CALLS:
             return Text(f"{node.op}({a.vector})")
         raise ValueError(f"chain_cpu has no C++ for the operation {node.op!r}")
+
+    def _below_maximum(self, n: int) -> bool:
+        """Whether a value is x - max(x), and so never positive."""
+        nodes = self.schedule.nodes
+        if nodes[n].op != "sub":
+            return False
+        x, top = nodes[n].args
+        return nodes[top].op == "reduce" and nodes[top].name == "max" and nodes[top].args == (x,)
 
     def _infix(self, n: int, at: Place) -> Text:
         node = self.schedule.nodes[n]

@@ -1,4 +1,4 @@
-"""Config -> one C++ file: `vec.h` and a kernel written from the RowProgram."""
+"""Config -> one C++ file: `vec.h`, `vecmath.h` and a kernel written from the RowProgram."""
 
 from __future__ import annotations
 
@@ -9,20 +9,8 @@ from pathlib import Path
 
 from kernelwright.families.chain_cpu.expressions import Expressions, Names
 from kernelwright.families.chain_cpu.schedule import Pass, Schedule
+from kernelwright.families.chain_cpu.task import CTYPES, Buffer
 from kernelwright.problems.rowprogram import RowProgram
-
-CTYPES = {"fp32": "float", "fp16": "fp16", "bf16": "bf16", "int32": "int", "int64": "long"}
-
-
-@dataclass(frozen=True)
-class Buffer:
-    """One tensor as the kernel sees it."""
-
-    name: str
-    dtype: str
-    role: str
-    strided: bool
-    """Whether it has rows, and so a leading dimension."""
 
 
 @dataclass(frozen=True)
@@ -35,13 +23,13 @@ class Choices:
     stores: str = "cached"
     prefetch: int = 0
     exp_degree: int = 6
-    quotient: str = "newton"
+    quotient: str = "divide"
     threads: int = 1
 
 
 @lru_cache(maxsize=1)
 def header() -> str:
-    return (Path(__file__).parent / "vec.h").read_text()
+    return "\n".join((Path(__file__).parent / name).read_text() for name in ("vec.h", "vecmath.h"))
 
 
 class Kernel:
@@ -61,11 +49,7 @@ class Kernel:
     def _hosts(self) -> dict[int, str]:
         """Kept value -> float32 output whose row it may use until the output itself is written there."""
         schedule, hosts = self.schedule, {}
-        free = [
-            name
-            for name, n in self.program.outputs.items()
-            if schedule.wide(n) and self.by_name[name].dtype == "fp32" and self.by_name[name].strided
-        ]
+        free = [b.name for b in self.buffers if b.role == "out" and b.shape == "full" and b.dtype == "fp32"]
         for n in sorted(schedule.kept - schedule.shifted):
             last = max(p for p in range(len(schedule.passes)) if n in schedule.uses(p))
             found = next((o for o in free if schedule.ready[self.program.outputs[o]] >= last), None)
@@ -113,11 +97,7 @@ class Kernel:
         """Tensors whose rows must lie end to end for the matrix to be one long row; none if it cannot be, or threads share the rows."""
         if not self.schedule.elementwise or self.choices.threads > 1:
             return []
-        return [b.name for b in self.buffers if b.strided and self._is_full(b.name)]
-
-    def _is_full(self, name: str) -> bool:
-        inputs = any(n.op == "input" and n.name == name and n.shape == "full" for n in self.program.nodes)
-        return inputs or (name in self.program.outputs and self.schedule.wide(self.program.outputs[name]))
+        return [b.name for b in self.buffers if b.strided and b.shape == "full"]
 
     def _streams(self) -> bool:
         return self.choices.stores == "streaming"
@@ -128,7 +108,7 @@ class Kernel:
         schedule = self.schedule
         lines = []
         for b in self.buffers:
-            if self._is_full(b.name):
+            if b.shape == "full":
                 const = "const " if b.role == "in" else ""
                 lines.append(f"{const}{CTYPES[b.dtype]}* {b.name}_row = {b.name}{f' + row * ld_{b.name}' if b.strided else ''};")
         for n, output in self.hosts.items():

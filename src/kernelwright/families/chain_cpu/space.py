@@ -3,10 +3,11 @@
 unroll        registers of the row that one step of the loop handles
 accumulators  independent partial results of a reduction: one addition takes 4 cycles, two can start in each
 keep          a costly value that a later pass needs again: `recompute` it, keep it in a `scratch` row, or in the `output`'s own row
-stores        `streaming` stores pass the caches by; only for outputs that would not stay in L2 anyway
+stores        `streaming` stores pass the caches by and save reading what they overwrite; only for outputs larger than L2
 prefetch      elements ahead that the first pass over an input touches; 0 leaves it to the hardware
 exp_degree    of exp's polynomial: 5 saves one FMA, its error is 2.8 units in the last place of float32 instead of 1.7
-quotient      tanh, sigmoid and erf end in a quotient: VRCP14PS and a `newton` step, or VDIVPS (`divide`), which takes 16 cycles
+quotient      tanh, sigmoid and erf end in a quotient: VDIVPS (`divide`), whose unit is busy for 10 cycles on Sapphire Rapids,
+              or VRCP14PS and a `newton` step, six instructions on the ports that everything else needs
 threads       that share the rows
 """
 
@@ -27,13 +28,13 @@ def space_of(program: RowProgram, output_bytes: int, float32_output: bool, devic
         space["accumulators"] = (1, 2, 4, 8)
     if Schedule(program, keep=True).kept != Schedule(program, keep=False).kept:
         space["keep"] = ("recompute", "scratch", "output") if float32_output else ("recompute", "scratch")
-    if float32_output and output_bytes > (device.l2_bytes or L2_BYTES):
+    if output_bytes > (device.l2_bytes or L2_BYTES):
         space["stores"] = ("cached", "streaming")
     space["prefetch"] = (0, 256, 1024, 4096)
     if ops & {"exp", "sigmoid"}:
         space["exp_degree"] = (5, 6)
     if ops & {"tanh", "sigmoid", "erf"} and "avx512dq" in device.isa:
-        space["quotient"] = ("newton", "divide")
+        space["quotient"] = ("divide", "newton")
     if device.threads > 1:
         space["threads"] = (*(t for t in (1, 2, 4, 8, 16, 32, 64, 128) if t < device.threads), device.threads)
     return space
@@ -51,4 +52,6 @@ def illegal_in(space: Space, config: Config) -> str | None:
     unroll, accumulators = config["unroll"], config.get("accumulators", 1)
     if int(accumulators) > int(unroll):
         return f"{accumulators} accumulators need as many unrolled steps, there are {unroll}"
+    if config.get("keep") == "output" and config.get("stores") == "streaming":
+        return "streaming stores would drop from the cache the output row that holds the kept value"
     return None
