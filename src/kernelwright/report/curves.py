@@ -61,7 +61,7 @@ def search_curve(s: WorkloadSummary, key: str) -> Markup:
         for (rival, level), y in zip(levels.items(), at, strict=True):
             svg.line(LEFT, scale(level), WIDTH - RIGHT, scale(level), "rival-line", f"{rival_name(rival)}: {sig3(level)}")
             svg.path(((WIDTH - RIGHT, scale(level)), (WIDTH - RIGHT + 8, y)), "leader")
-            svg.text(WIDTH - RIGHT + 11, y + 4, shorten(rival_name(rival), 19), "tick", tip=rival_name(rival))
+            svg.text(WIDTH - RIGHT + 11, y + 4, shorten(rival_name(rival), 17), "tick", tip=rival_name(rival))
         _best_so_far(svg, [(across(i + 1), speed(t)) for i, t in enumerate(trials)], scale, max if by_ratio else min, WIDTH - RIGHT)
         for i, trial in enumerate(trials):
             value = speed(trial)
@@ -198,6 +198,6 @@ def _roofline(points: list, ceilings: Ceilings, mode: str, key: str, *, labels: 
         tip = f"{name}: {rates}, {percent(speeds[i] / roof)} of the roof"
         if labels:
             svg.path(((px + 5, py), (x.end + 6, at[i])), "leader")
-            svg.text(x.end + 9, at[i] + 4, shorten(name, 18), "tick", tip=name)
+            svg.text(x.end + 9, at[i] + 4, shorten(name, 17), "tick", tip=name)
         svg.mark(shape, px, py, 5 if shape == "diamond" else 3.6, f"mark {css}", tip)
     return Markup(str(svg))

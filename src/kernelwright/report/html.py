@@ -388,7 +388,7 @@ def _argument(arg: TensorArg | ScalarArg | WorkspaceArg | TensorMapArg) -> str:
 
 
 def _source(candidate: Candidate, limit: int) -> dict[str, Any]:
-    text = candidate.source.replace("\r\n", "\n")
+    text = candidate.source.replace("\r\n", "\n").rstrip("\n")
     cut = text if len(text) <= limit else text[:limit].rpartition("\n")[0]
     return {
         "code": highlight(cut, candidate.kind),
