@@ -46,7 +46,7 @@ class Page(HTMLParser):
     def handle_starttag(self, tag, attrs):
         self.tags.append(tag)
         self.attributes += [(tag, name, value or "") for name, value in attrs]
-        self.ids += [value for name, value in attrs if name == "id"]
+        self.ids += [value or "" for name, value in attrs if name == "id"]
         if tag not in VOID:
             self.open.append(tag)
 
