@@ -52,7 +52,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 # ---------------------------------------------------------------------------------------------------------------- what
 
 
-class Workload(Record, kw_only=True):
+class Workload(Record, frozen=True, kw_only=True):
     """A Problem with every axis, dtype and layout fixed: the thing that is timed."""
 
     problem: str
@@ -89,27 +89,27 @@ Expr = int | str
 """An integer, or an expression over the Workload's axes and derived names; `kernelwright.plan` lists and evaluates them."""
 
 
-class TensorArg(Record, tag="tensor", kw_only=True):
+class TensorArg(Record, tag="tensor", frozen=True, kw_only=True):
     """Pointer to the first element of a tensor of the Problem, by name."""
 
     name: str
 
 
-class ScalarArg(Record, tag="scalar", kw_only=True):
+class ScalarArg(Record, tag="scalar", frozen=True, kw_only=True):
     """A number passed by value."""
 
     ctype: Literal["i32", "i64", "f32"]
     value: Expr | float
 
 
-class WorkspaceArg(Record, tag="workspace", kw_only=True):
+class WorkspaceArg(Record, tag="workspace", frozen=True, kw_only=True):
     """Pointer into the plan's workspace."""
 
     offset: Expr = 0
     """Bytes from the start."""
 
 
-class TensorMapArg(Record, tag="tensormap", kw_only=True):
+class TensorMapArg(Record, tag="tensormap", frozen=True, kw_only=True):
     """A CUtensorMap over a tensor, passed by value as a `const __grid_constant__ CUtensorMap` parameter. Tiled mode only.
 
     Names follow cuTensorMapEncodeTiled: index 0 is the innermost dimension.
@@ -128,7 +128,7 @@ class TensorMapArg(Record, tag="tensormap", kw_only=True):
 Arg = TensorArg | ScalarArg | WorkspaceArg | TensorMapArg
 
 
-class Launch(Record, kw_only=True):
+class Launch(Record, frozen=True, kw_only=True):
     """One kernel launch (CUDA) or one call of an `extern "C"` function (CPU: grid, block, cluster and smem are unused)."""
 
     kernel: str
@@ -144,7 +144,7 @@ class Launch(Record, kw_only=True):
     """Programmatic dependent launch: the kernel may start before its predecessor ends, and must call griddepcontrol.wait."""
 
 
-class LaunchPlan(Record, kw_only=True):
+class LaunchPlan(Record, frozen=True, kw_only=True):
     """How our host code runs a candidate: launches in order on one stream. Declarative, so a candidate has no host code."""
 
     launches: tuple[Launch, ...]
@@ -160,7 +160,7 @@ class LaunchPlan(Record, kw_only=True):
             raise ValueError("a launch plan needs at least one launch")
 
 
-class Origin(Record, kw_only=True):
+class Origin(Record, frozen=True, kw_only=True):
     """Where a Candidate came from."""
 
     kind: Literal["family", "file", "llm", "policy", "rival", "script"]
@@ -172,7 +172,7 @@ class Origin(Record, kw_only=True):
     """Ids of the Candidates it was derived from."""
 
 
-class Candidate(Record, kw_only=True):
+class Candidate(Record, frozen=True, kw_only=True):
     """Source, launch plan and origin. The identity is source + plan + flags: the same kernel from two origins is one."""
 
     not_hashed = ("origin",)
@@ -197,7 +197,7 @@ class Candidate(Record, kw_only=True):
         return name if self.kind == "rival" else f"{name}/{self.id[:8]}"
 
 
-class KernelResources(Record, kw_only=True):
+class KernelResources(Record, frozen=True, kw_only=True):
     """What the compiler says of one kernel."""
 
     registers: int = 0
@@ -211,7 +211,7 @@ class KernelResources(Record, kw_only=True):
     """Static shared memory, bytes."""
 
 
-class Build(Record, kw_only=True):
+class Build(Record, frozen=True, kw_only=True):
     """The compiled Candidate, in the build cache."""
 
     key: str
@@ -249,7 +249,7 @@ class Outcome(enum.StrEnum):
     """It is right, but too few undisturbed samples were taken to state a time."""
 
 
-class Check(Record, kw_only=True):
+class Check(Record, frozen=True, kw_only=True):
     """One check of the correctness ladder."""
 
     rung: str
@@ -272,7 +272,7 @@ class Check(Record, kw_only=True):
                 msgspec.structs.force_setattr(self, field, sys.float_info.max)
 
 
-class Verdict(Record, kw_only=True):
+class Verdict(Record, frozen=True, kw_only=True):
     """The outcome with its evidence."""
 
     outcome: Outcome
@@ -288,7 +288,7 @@ class Verdict(Record, kw_only=True):
 MODES = ("device-cold", "device-warm", "host-offline", "host-server")
 
 
-class Timing(Record, kw_only=True):
+class Timing(Record, frozen=True, kw_only=True):
     """Samples of one contender in one mode. All times in microseconds."""
 
     mode: str
@@ -312,7 +312,7 @@ class Timing(Record, kw_only=True):
             raise ValueError("a Timing needs samples, all of them finite and above zero")
 
 
-class Comparison(Record, kw_only=True):
+class Comparison(Record, frozen=True, kw_only=True):
     """A Candidate against one Rival: both timed in the same interleaved rounds."""
 
     rival: str
@@ -343,7 +343,7 @@ class Comparison(Record, kw_only=True):
         return "tie"
 
 
-class Environment(Record, kw_only=True):
+class Environment(Record, frozen=True, kw_only=True):
     """Where a Trial was made."""
 
     target: str
@@ -357,7 +357,7 @@ class Environment(Record, kw_only=True):
     host: str = ""
 
 
-class Trial(Record, kw_only=True):
+class Trial(Record, frozen=True, kw_only=True):
     """One row of the Archive, never changed afterwards."""
 
     workload: Workload
