@@ -1,0 +1,1 @@
+"""What serves kernels: Packs. Nothing here imports the search side."""

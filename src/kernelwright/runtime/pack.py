@@ -1,0 +1,322 @@
+"""A Pack: what ships for one device, as a folder that holds all it needs.
+
+    manifest.json   which kernel serves which Workload, its launch plan, the evidence, a checksum of every file
+    sources/        the kernels' source, to read and to build again
+    builds/         cubins or shared objects
+
+For each Workload the measured best of all ships: our own kernel where it was confirmed at least as fast as every rival beside it, else
+the fastest rival by name. A Pack is code: the checksums find damage, not malice, so load only Packs from people you trust.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import os
+import shutil
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+import msgspec
+
+from kernelwright import __version__
+from kernelwright.families.family import DeviceFacts
+from kernelwright.records import Candidate, Comparison, Environment, LaunchPlan, Origin, Outcome, Record, Trial, Workload
+from kernelwright.settings import reason
+
+FORMAT = 1
+
+_SUFFIX = {"cuda": ".cu", "cpu": ".cpp", "python": ".py"}
+
+
+class PackError(RuntimeError):
+    """The Pack cannot be written or used; the message is one sentence with the fix."""
+
+
+class Evidence(Record, frozen=True, kw_only=True):
+    """Why this kernel was chosen."""
+
+    trials: tuple[str, ...]
+    """Ids of the confirming Trials of the Workload, the chosen one first."""
+    mode: str
+    median: float
+    """Microseconds in that mode, of our kernel."""
+    outcome: Outcome
+    comparisons: tuple[Comparison, ...] = ()
+
+
+class Entry(Record, frozen=True, kw_only=True):
+    """What serves one Workload."""
+
+    workload: Workload
+    rival: str = ""
+    """Name of the rival to call instead of a kernel of ours; then the fields of the kernel are empty."""
+    candidate: str = ""
+    """Id."""
+    kind: str = ""
+    source: str = ""
+    """File in the Pack."""
+    artifact: str = ""
+    """File in the Pack; empty where nothing is compiled."""
+    plan: LaunchPlan | None = None
+    flags: tuple[str, ...] = ()
+    origin: Origin | None = None
+    evidence: Evidence
+
+
+class Manifest(Record, frozen=True, kw_only=True):
+    format: int = FORMAT
+    kernelwright: str = __version__
+    created: str
+    """UTC, ISO 8601."""
+    environment: Environment
+    """Device, driver, compiler and library versions of the measurements."""
+    entries: tuple[Entry, ...]
+    files: dict[str, str]
+    """SHA-256 of each file by its path in the Pack."""
+    checksum: str = ""
+    """SHA-256 of this manifest with this field empty."""
+
+    def digest(self) -> str:
+        return hashlib.sha256(self.replace(checksum="").to_json().encode()).hexdigest()
+
+
+@dataclass(frozen=True)
+class Pack:
+    """A Pack on disk whose files were verified."""
+
+    path: Path
+    manifest: Manifest
+
+    @property
+    def entries(self) -> tuple[Entry, ...]:
+        return self.manifest.entries
+
+    def entry(self, w: Workload) -> Entry | None:
+        """What serves a Workload; None if the Pack has nothing for it."""
+        return next((e for e in self.entries if e.workload == w), None)
+
+    def candidate(self, entry: Entry) -> Candidate:
+        """The Candidate of an entry, identical to the one that was measured. Raises ValueError for a rival's entry."""
+        return _candidate(entry, (self.path / entry.source).read_text(encoding="utf-8") if entry.source else "")
+
+    def artifact(self, entry: Entry) -> Path | None:
+        """The built kernel; None where nothing is compiled."""
+        return self.path / entry.artifact if entry.artifact else None
+
+    def check(self, device: DeviceFacts) -> None:
+        """Raises PackError unless the Pack was made for this device: kernels chosen on one GPU may not run on another, or be slow."""
+        made = self.manifest.environment
+        if made.target != device.target or (made.device and device.name and made.device != device.name):
+            raise PackError(
+                f"the pack {self.path} was made for {made.target} ({made.device}), this device is {device.target} "
+                f"({device.name}); make one here with `kernelwright tune`"
+            )
+
+    def info(self) -> dict[str, object]:
+        """What `pack info` prints."""
+        own = [e for e in self.entries if not e.rival]
+        return {
+            "path": str(self.path),
+            "format": self.manifest.format,
+            "target": self.manifest.environment.target,
+            "device": self.manifest.environment.device,
+            "created": self.manifest.created,
+            "kernelwright": self.manifest.kernelwright,
+            "versions": dict(self.manifest.environment.versions),
+            "workloads": len(self.entries),
+            "own kernels": len(own),
+            "vendor kernels": len(self.entries) - len(own),
+            "entries": {e.workload.name: _wording(e) for e in self.entries},
+        }
+
+
+def _wording(entry: Entry) -> str:
+    name = f"rival {entry.rival}" if entry.rival else f"{entry.origin.name if entry.origin else entry.kind}/{entry.candidate[:8]}"
+    ratios = [f"{c.ratio:.2f} x {c.rival}" for c in entry.evidence.comparisons if c.mode == entry.evidence.mode]
+    own = "our best was " if entry.rival else ""
+    return f"{name} ({own}{', '.join(ratios) or f'{entry.evidence.median:.1f} us'}, {entry.evidence.mode})"
+
+
+def _candidate(entry: Entry, source: str) -> Candidate:
+    if entry.rival or entry.origin is None:
+        raise ValueError(f"{entry.workload.name} is served by the rival {entry.rival}, not by a kernel of the pack")
+    return msgspec.convert(
+        {"kind": entry.kind, "source": source, "plan": entry.plan, "flags": entry.flags, "origin": entry.origin}, Candidate
+    )
+
+
+# ------------------------------------------------------------------------------------------------------------------ save
+
+
+def save(path: str | Path, trials: Sequence[Trial]) -> Pack:
+    """Writes a Pack with the best of the confirmed Trials for each Workload; Workloads without one are left out. An older Pack at
+    `path` is replaced when the new one is complete. Raises PackError."""
+    path = Path(os.path.abspath(path))
+    chosen = _choose(trials)
+    if not chosen:
+        raise PackError("there is no confirmed right candidate to put into a pack; run `kernelwright optimize` or `tune` first")
+    places = {(t.environment.target, t.environment.device) for t, _ in chosen.values()}
+    if len(places) > 1:
+        names = ", ".join(f"{device} ({target})" for target, device in sorted(places))
+        raise PackError(f"a pack is for one device, these trials are of several: {names}; save them one by one")
+    if path.exists() and not (path / "manifest.json").is_file() and (not path.is_dir() or any(path.iterdir())):
+        raise PackError(f"{path} exists and is not a pack; choose another place")
+    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
+    try:
+        shutil.rmtree(partial, ignore_errors=True)
+        for folder in ("sources", "builds"):
+            (partial / folder).mkdir(parents=True)
+        manifest = _write(partial, chosen)
+        _swap(partial, path)
+    except OSError as error:
+        raise PackError(f"the pack {path} was not written: {reason(error, path)}; choose another place or make room") from None
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+    return Pack(path, manifest)
+
+
+def _choose(trials: Sequence[Trial]) -> dict[str, tuple[Trial, list[Trial]]]:
+    """By Workload id: the fastest confirmed right Trial in the mode of its first timing, and all confirming Trials of the Workload.
+
+    A Candidate that failed in any of the Trials otherwise than by noise is out."""
+    failed = {(t.workload.id, t.candidate.id) for t in trials if t.verdict.outcome not in (Outcome.OK, Outcome.NOISY)}
+    groups: dict[str, list[Trial]] = {}
+    for t in trials:
+        if t.stage in ("confirm", "replay") and t.verdict.ok and (t.workload.id, t.candidate.id) not in failed:
+            groups.setdefault(t.workload.id, []).append(t)
+    chosen = {}
+    for key, group in groups.items():
+        mode = group[0].timings[0].mode
+        ranked = sorted((t for t in group if t.timing(mode)), key=lambda t: _median(t, mode))
+        chosen[key] = (ranked[0], ranked)
+    return chosen
+
+
+def _median(trial: Trial, mode: str) -> float:
+    timing = trial.timing(mode)
+    return timing.median if timing else float("inf")
+
+
+def _write(folder: Path, chosen: dict[str, tuple[Trial, list[Trial]]]) -> Manifest:
+    files: dict[str, bytes] = {}
+    entries = []
+    for best, group in chosen.values():
+        mode = best.timings[0].mode
+        evidence = Evidence(
+            trials=tuple(dict.fromkeys((best.id, *(t.id for t in group)))),
+            mode=mode,
+            median=_median(best, mode),
+            outcome=best.verdict.outcome,
+            comparisons=best.comparisons,
+        )
+        strongest = min((c for c in best.comparisons if c.mode == mode), key=lambda c: c.ratio, default=None)
+        c = best.candidate
+        if c.kind == "rival" or (strongest and strongest.ratio < 1):
+            rival = c.source if c.kind == "rival" or strongest is None else strongest.rival
+            entries.append(Entry(workload=best.workload, rival=rival, evidence=evidence))
+            continue
+        source, artifact = f"sources/{c.id}{_SUFFIX.get(c.kind, '.txt')}", ""
+        files[source] = c.source.encode()
+        if best.build and best.build.artifact:
+            built = Path(best.build.artifact)
+            artifact = f"builds/{best.build.key}{built.suffix}"
+            files[artifact] = _built(built, best)
+        entries.append(
+            Entry(
+                workload=best.workload,
+                candidate=c.id,
+                kind=c.kind,
+                source=source,
+                artifact=artifact,
+                plan=c.plan,
+                flags=c.flags,
+                origin=c.origin,
+                evidence=evidence,
+            )
+        )
+    for name, content in files.items():
+        (folder / name).write_bytes(content)
+    manifest = Manifest(
+        created=datetime.now(UTC).isoformat(timespec="seconds"),
+        environment=next(iter(chosen.values()))[0].environment,
+        entries=tuple(entries),
+        files={name: hashlib.sha256(content).hexdigest() for name, content in files.items()},
+    )
+    manifest = manifest.replace(checksum=manifest.digest())
+    (folder / "manifest.json").write_bytes(msgspec.json.format(manifest.to_json().encode(), indent=1))
+    return manifest
+
+
+def _built(path: Path, trial: Trial) -> bytes:
+    try:
+        return path.read_bytes()
+    except FileNotFoundError:
+        raise PackError(
+            f"the build of {trial.candidate.label} for {trial.workload.name} is no longer in the cache ({path}); "
+            f"build it again with `kernelwright replay {trial.id}`"
+        ) from None
+
+
+def _swap(new: Path, path: Path) -> None:
+    """Puts a complete folder in its place. An older one moves aside first: a rename cannot replace a folder that is not empty."""
+    if not path.exists() or not any(path.iterdir()):
+        new.rename(path)
+        return
+    old = path.with_name(f".{path.name}.{os.getpid()}.old")
+    path.rename(old)
+    try:
+        new.rename(path)
+    except OSError:
+        old.rename(path)
+        raise
+    shutil.rmtree(old)
+
+
+# ------------------------------------------------------------------------------------------------------------------ load
+
+
+class _Header(msgspec.Struct):
+    """The field that every format has."""
+
+    format: int
+
+
+def load(path: str | Path) -> Pack:
+    """Opens a Pack and verifies every file in it. Raises PackError for what is not a Pack, is newer, or is damaged."""
+    path = Path(os.path.abspath(path))
+    text = _read(path, "manifest.json", f"{path} is not a pack (it has no manifest.json)")
+    try:
+        header = msgspec.json.decode(text, type=_Header)
+        if header.format > FORMAT:
+            raise PackError(
+                f"the pack {path} has format {header.format}, this kernelwright knows {FORMAT}; upgrade kernelwright or make it again"
+            )
+        manifest = Manifest.from_json(text)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise PackError(f"the manifest of the pack {path} is damaged ({error}); make the pack again") from None
+    if manifest.digest() != manifest.checksum:
+        raise PackError(f"the manifest of the pack {path} was changed or damaged; make the pack again")
+    for name, expected in manifest.files.items():
+        if Path(name).is_absolute() or ".." in Path(name).parts:
+            raise PackError(f"the pack {path} names a file outside of itself ({name}); do not use it")
+        if hashlib.sha256(_read(path, name, f"the pack {path} lacks {name}; make it again")).hexdigest() != expected:
+            raise PackError(f"{name} of the pack {path} is damaged; make the pack again")
+    pack = Pack(path, manifest)
+    for entry in manifest.entries:
+        if not {entry.source, entry.artifact} - {""} <= set(manifest.files):
+            raise PackError(f"the pack {path} has no checksum for the files of {entry.workload.name}; make the pack again")
+        if not entry.rival and pack.candidate(entry).id != entry.candidate:
+            raise PackError(f"the kernel of {entry.workload.name} in the pack {path} is not the one measured; make the pack again")
+    return pack
+
+
+def _read(path: Path, name: str, missing: str) -> bytes:
+    try:
+        return (path / name).read_bytes()
+    except OSError as error:
+        if error.errno in (errno.ENOENT, errno.ENOTDIR):
+            raise PackError(missing) from None
+        raise PackError(f"{path / name} cannot be read: {error.strerror}") from None
