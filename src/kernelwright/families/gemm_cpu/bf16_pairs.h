@@ -1,5 +1,31 @@
 // Packing for the bf16 instructions, which multiply pairs of neighbours along k: a pair is one 32-bit word, low half first.
-// They flush denormal inputs, products and sums to zero, so a product that could hold one is computed in fp32 instead.
+
+// The instructions flush denormal inputs, products and sums to zero. Products of bf16 with exponents ea and eb are multiples of
+// 2^(ea - 7 + eb - 7), and so are their sums however rounded; at 2^-126 or more such a multiple is either zero or normal. So
+// packing notes the smallest magnitudes, and a product that may have flushed is computed again in fp32.
+struct Magnitudes {
+    __m512i least_less_one = _mm512_set1_epi32(-1);  // of the magnitudes as 16-bit integers; zero less one wraps to the largest
+
+    inline __attribute__((always_inline)) __m512i operator()(__m512i pairs) {
+        const __m512i magnitude = _mm512_and_si512(pairs, _mm512_set1_epi16(0x7fff));
+        least_less_one = _mm512_min_epu16(least_less_one, _mm512_sub_epi16(magnitude, _mm512_set1_epi16(1)));
+        return pairs;
+    }
+    int biased_exponent() const {
+        uint16_t lane[32], least = 0xffff;
+        _mm512_storeu_si512(lane, least_less_one);
+        for (uint16_t x : lane) least = x < least ? x : least;
+        return (least + 1) >> 7;  // 512 where all is zero
+    }
+};
+
+struct FlushWatch {
+    Magnitudes left, right;
+    bool may_have_flushed() const {
+        const int l = left.biased_exponent(), r = right.biased_exponent();
+        return l == 0 || r == 0 || l + r - 2 * 127 - 14 < -126;
+    }
+};
 
 // Pairs (k, k + 1) of the VL elements from x[k * ld + i], where k counts rows; zero outside k < kb and i < count.
 inline __m512i pairs_across(const bf16 *x, long ld, long k, long kb, long i, long count) {
@@ -11,8 +37,9 @@ inline __m512i pairs_across(const bf16 *x, long ld, long k, long kb, long i, lon
 }
 
 // to[k / 2][count rounded up to `unit`] of pairs, from x stored along k or across it; what lies outside becomes zero.
-template <bool ALONG_K> void pack_pairs(uint32_t *to, long unit, const bf16 *x, long ld, long count, long kb) {
+template <bool ALONG_K> void pack_pairs(Magnitudes &seen, uint32_t *to, long unit, const bf16 *x, long ld, long count, long kb) {
     const long width = round_up(count, unit);
+    Magnitudes note = seen;  // a copy, which stays in a register
     if constexpr (ALONG_K) {
         // A row is a row of pairs already: transpose words, 16 x 16 at a time. The vectors only carry bits.
         for (long i0 = 0; i0 < width; i0 += VL)
@@ -21,7 +48,7 @@ template <bool ALONG_K> void pack_pairs(uint32_t *to, long unit, const bf16 *x, 
                 vec row[VL];
 #pragma GCC unroll 16
                 for (int i = 0; i < VL; i++)
-                    row[i] = i0 + i < count ? (vec)_mm512_maskz_loadu_epi16(inside, x + (i0 + i) * ld + k0) : zero();
+                    row[i] = i0 + i < count ? (vec)note(_mm512_maskz_loadu_epi16(inside, x + (i0 + i) * ld + k0)) : zero();
                 transpose(row);
                 const long pairs = least(VL, (kb - k0 + 1) / 2);
 #pragma GCC unroll 16
@@ -31,26 +58,7 @@ template <bool ALONG_K> void pack_pairs(uint32_t *to, long unit, const bf16 *x, 
     } else {
         for (long k = 0; k < kb; k += 2, to += width)
             for (long i = 0; i < width; i += VL)
-                _mm512_mask_storeu_epi32(to + i, lanes(least(VL, width - i)), pairs_across(x, ld, k, kb, i, count));
+                _mm512_mask_storeu_epi32(to + i, lanes(least(VL, width - i)), note(pairs_across(x, ld, k, kb, i, count)));
     }
-}
-
-// Smallest magnitude of a nonzero element, as bits; 0x10000 when all are zero.
-inline uint32_t least_magnitude(const bf16 *x, long ld, long rows, long cols) {
-    uint16_t least_less_one = 0xffff;  // zero less one wraps to the largest
-    for (long r = 0; r < rows; r++)
-        for (long c = 0; c < cols; c++) {
-            const uint16_t m = uint16_t((x[r * ld + c].bits & 0x7fff) - 1);
-            least_less_one = m < least_less_one ? m : least_less_one;
-        }
-    return uint32_t(least_less_one) + 1;
-}
-
-// Whether a denormal can arise. Products of bf16 with exponents ea and eb are multiples of 2^(ea - 7 + eb - 7), so are their sums
-// however rounded; at 2^-126 or more such a multiple is either zero or normal. Biased by 127, that is ea + eb >= 142.
-inline bool may_flush(const Problem &p) {
-    const uint32_t l = LEFT_ALONG_K ? least_magnitude(p.l, p.ld_l, p.m, p.k) : least_magnitude(p.l, p.ld_l, p.k, p.m);
-    const uint32_t r = RIGHT_ALONG_K ? least_magnitude(p.r, p.ld_r, p.n, p.k) : least_magnitude(p.r, p.ld_r, p.k, p.n);
-    const uint32_t el = l >> 7, er = r >> 7;
-    return el == 0 || er == 0 || el + er < 142;
+    seen = note;
 }

@@ -15,7 +15,9 @@ long partial_bytes(const Problem &p) {
 template <class Micro> void gemm(const Problem &p, char *workspace) {
     using L = typename Micro::L;
     using R = typename Micro::R;
-    [[maybe_unused]] const typename Micro::Session session;
+    if constexpr (requires { Micro::granted(); })
+        if (!Micro::granted()) return gemm<typename Micro::InFp32>(p, workspace);
+    typename Micro::Session session;
     L *const left_buffer = (L *)workspace;
     R *const right_buffer = (R *)(workspace + left_bytes(p));
     float *const partial_buffer = (float *)(workspace + left_bytes(p) + right_bytes(p));
@@ -23,30 +25,28 @@ template <class Micro> void gemm(const Problem &p, char *workspace) {
     const Split n_blocks(p.n, NC, Micro::N_UNIT), k_blocks(p.k, KC, Micro::K_UNIT), m_blocks(p.m, MC, Micro::M_UNIT);
     for (long jc = 0; jc < n_blocks.parts; jc++) {
         const long j0 = n_blocks.begin(jc), nb = n_blocks.begin(jc + 1) - j0;
-        const Split n_tiles(nb, Micro::NR, Micro::N_UNIT);
         long pc = 0;
         do {  // once for k = 0, which writes zeros
             const long k0 = k_blocks.begin(pc), kb = k_blocks.begin(pc + 1) - k0, depth = Micro::depth(kb);
             if constexpr (PACK_RIGHT)
-                for (long t = 0; t < n_tiles.parts; t++) {
-                    const long j = n_tiles.begin(t), cols = n_tiles.begin(t + 1) - j;
-                    Micro::pack_right(right_buffer + j * depth, p.right(j0 + j, k0), p.ld_r, cols, kb);
+                for (long j = 0, cols; j < nb; j += cols) {
+                    cols = Micro::take_cols(nb - j);
+                    Micro::pack_right(session, right_buffer + j * depth, p.right(j0 + j, k0), p.ld_r, cols, kb);
                 }
             for (long ic = 0; ic < m_blocks.parts; ic++) {
                 const long i0 = m_blocks.begin(ic), mb = m_blocks.begin(ic + 1) - i0;
-                const Split m_tiles(mb, Micro::MR, Micro::M_UNIT);
                 if constexpr (PACK_LEFT)
-                    for (long t = 0; t < m_tiles.parts; t++) {
-                        const long i = m_tiles.begin(t), rows = m_tiles.begin(t + 1) - i;
-                        Micro::pack_left(left_buffer + i * depth, p.left(i0 + i, k0), p.ld_l, rows, kb);
+                    for (long i = 0, rows; i < mb; i += rows) {
+                        rows = Micro::take_rows(mb - i);
+                        Micro::pack_left(session, left_buffer + i * depth, p.left(i0 + i, k0), p.ld_l, rows, kb);
                     }
-                for (long tj = 0; tj < n_tiles.parts; tj++) {
-                    const long j = n_tiles.begin(tj), cols = n_tiles.begin(tj + 1) - j;
+                for (long j = 0, cols; j < nb; j += cols) {
+                    cols = Micro::take_cols(nb - j);
                     const R *r;
                     if constexpr (PACK_RIGHT) r = right_buffer + j * depth;
                     else r = p.right(j0 + j, k0);
-                    for (long ti = 0; ti < m_tiles.parts; ti++) {
-                        const long i = m_tiles.begin(ti), rows = m_tiles.begin(ti + 1) - i;
+                    for (long i = 0, rows; i < mb; i += rows) {
+                        rows = Micro::take_rows(mb - i);
                         const L *l;
                         if constexpr (PACK_LEFT) l = left_buffer + i * depth;
                         else l = p.left(i0 + i, k0);
@@ -64,4 +64,6 @@ template <class Micro> void gemm(const Problem &p, char *workspace) {
             }
         } while (++pc < k_blocks.parts);
     }
+    if constexpr (requires { typename Micro::InFp32; })
+        if (session.may_have_flushed()) gemm<typename Micro::InFp32>(p, workspace);
 }

@@ -41,5 +41,5 @@ using Micro = MicroFma<MR, NR>;
 
 extern "C" void kernel(const T *a, const T *b, T *c, long M, long N, long K, long lda, long ldb, long ldc, void *workspace) {
     const Problem whole = SWAP ? Problem{b, a, c, N, M, K, ldb, lda, 1, ldc} : Problem{a, b, c, M, N, K, lda, ldb, ldc, 1};
-    product<Micro>(whole, (char *)workspace);
+    compute<Micro>(whole, (char *)workspace);
 }

@@ -3,6 +3,8 @@
 
 template <int TILE_ROWS, int TILE_COLS> struct MicroDot {
     static constexpr int MR = TILE_ROWS, NR = TILE_COLS;
+    static long take_rows(long left) { return take<MR>(left); }
+    static long take_cols(long left) { return take<NR>(left); }
     static constexpr int M_UNIT = 1, N_UNIT = 1, K_UNIT = 1;
     struct Session {};
     static long depth(long kb) { return kb; }  // packed elements of one row or column
@@ -10,11 +12,11 @@ template <int TILE_ROWS, int TILE_COLS> struct MicroDot {
     using R = std::conditional_t<PACK_RIGHT, float, T>;
 
     // to to[i][kb]
-    static void pack_left(float *to, const T *l, long ld, long rows, long kb) {
+    static void pack_left(Session &, float *to, const T *l, long ld, long rows, long kb) {
         if constexpr (LEFT_ALONG_K) pack_copy(to, kb, kb, l, ld, rows, kb);
         else pack_transpose(to, kb, kb, l, ld, kb, rows);
     }
-    static void pack_right(float *to, const T *r, long ld, long cols, long kb) {
+    static void pack_right(Session &, float *to, const T *r, long ld, long cols, long kb) {
         if constexpr (RIGHT_ALONG_K) pack_copy(to, kb, kb, r, ld, cols, kb);
         else pack_transpose(to, kb, kb, r, ld, kb, cols);
     }
@@ -61,10 +63,14 @@ template <int TILE_ROWS, int TILE_COLS> struct MicroDot {
         write_tile(total, COLS, ROWS, COLS, out);
     }
 
+    using Tile = void (*)(long, const L *, long, const R *, long, const Output &);
+    template <int ROWS, int COLS> static constexpr Tile instance() {
+        if constexpr (takes<MR>(ROWS) && takes<NR>(COLS)) return &tile<ROWS, COLS>;
+        else return nullptr;
+    }
     static void run(long rows, long cols, long kb, const L *l, long ld_l, const R *r, long ld_r, const Output &out) {
-        using Tile = void (*)(long, const L *, long, const R *, long, const Output &);
         static constexpr auto table = []<int... I>(std::integer_sequence<int, I...>) {
-            return std::array<Tile, sizeof...(I)>{&tile<I / NR + 1, I % NR + 1>...};
+            return std::array<Tile, sizeof...(I)>{instance<I / NR + 1, I % NR + 1>()...};
         }(std::make_integer_sequence<int, MR * NR>{});
         table[(rows - 1) * NR + cols - 1](kb, l, ld_l, r, ld_r, out);
     }

@@ -5,19 +5,20 @@
 template <int TILE_ROWS, int TILE_VECS> struct MicroDpbf16 {
     static_assert(PACK_LEFT && PACK_RIGHT);
     static constexpr int MR = TILE_ROWS, NR = TILE_VECS * VL;
+    static long take_rows(long left) { return take<MR>(left); }
+    static long take_cols(long left) { return least(left, NR); }
     static constexpr int M_UNIT = 1, N_UNIT = VL, K_UNIT = 2;
-    struct Session {};
+    using Session = FlushWatch;
     static long depth(long kb) { return (kb + 1) / 2; }
     using L = uint32_t;
     using R = uint32_t;
-    using InFp32 = MicroFma<4, 4>;  // for inputs with which the instruction would flush denormals
-    static bool suits(const Problem &p) { return !may_flush(p); }
+    using InFp32 = MicroFma<4, 4>;  // for inputs with which the instruction may flush denormals
 
-    static void pack_left(uint32_t *to, const T *l, long ld, long rows, long kb) {
-        pack_pairs<LEFT_ALONG_K>(to, 1, l, ld, rows, kb);
+    static void pack_left(Session &s, uint32_t *to, const T *l, long ld, long rows, long kb) {
+        pack_pairs<LEFT_ALONG_K>(s.left, to, 1, l, ld, rows, kb);
     }
-    static void pack_right(uint32_t *to, const T *r, long ld, long cols, long kb) {
-        pack_pairs<RIGHT_ALONG_K>(to, VL, r, ld, cols, kb);
+    static void pack_right(Session &s, uint32_t *to, const T *r, long ld, long cols, long kb) {
+        pack_pairs<RIGHT_ALONG_K>(s.right, to, VL, r, ld, cols, kb);
     }
 
     template <int ROWS, int VECS> static void tile(long kb, const uint32_t *l, const uint32_t *r, long cols, const Output &out) {
@@ -50,10 +51,14 @@ template <int TILE_ROWS, int TILE_VECS> struct MicroDpbf16 {
         write_tile(sums[0], VECS * VL, ROWS, cols, out);
     }
 
+    using Tile = void (*)(long, const L *, const R *, long, const Output &);
+    template <int ROWS, int VECS> static constexpr Tile instance() {
+        if constexpr (takes<MR>(ROWS)) return &tile<ROWS, VECS>;
+        else return nullptr;
+    }
     static void run(long rows, long cols, long kb, const L *l, long, const R *r, long, const Output &out) {
-        using Tile = void (*)(long, const L *, const R *, long, const Output &);
         static constexpr auto table = []<int... I>(std::integer_sequence<int, I...>) {
-            return std::array<Tile, sizeof...(I)>{&tile<I / TILE_VECS + 1, I % TILE_VECS + 1>...};
+            return std::array<Tile, sizeof...(I)>{instance<I / TILE_VECS + 1, I % TILE_VECS + 1>()...};
         }(std::make_integer_sequence<int, MR * TILE_VECS>{});
         table[(rows - 1) * TILE_VECS + (cols - 1) / VL](kb, l, r, cols, out);
     }

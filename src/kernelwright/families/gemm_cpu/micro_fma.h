@@ -3,6 +3,8 @@
 
 template <int TILE_ROWS, int TILE_VECS> struct MicroFma {
     static constexpr int MR = TILE_ROWS, NR = TILE_VECS * VL;
+    static long take_rows(long left) { return take<MR>(left); }
+    static long take_cols(long left) { return least(left, NR); }
     static constexpr int M_UNIT = 1, N_UNIT = VL, K_UNIT = 1;  // tiles of R hold whole vectors
     struct Session {};
     static long depth(long kb) { return kb; }  // packed elements of one row or column
@@ -10,11 +12,11 @@ template <int TILE_ROWS, int TILE_VECS> struct MicroFma {
     using R = std::conditional_t<PACK_RIGHT, float, T>;
 
     // rows x kb of L to to[k][rows], and kb x cols of R to to[k][cols rounded up to vectors]
-    static void pack_left(float *to, const T *l, long ld, long rows, long kb) {
+    static void pack_left(Session &, float *to, const T *l, long ld, long rows, long kb) {
         if constexpr (LEFT_ALONG_K) pack_transpose(to, rows, rows, l, ld, rows, kb);
         else pack_copy(to, rows, rows, l, ld, kb, rows);
     }
-    static void pack_right(float *to, const T *r, long ld, long cols, long kb) {
+    static void pack_right(Session &, float *to, const T *r, long ld, long cols, long kb) {
         const long width = round_up(cols, VL);
         if constexpr (RIGHT_ALONG_K) pack_transpose(to, width, width, r, ld, cols, kb);
         else pack_copy(to, width, width, r, ld, kb, cols);
@@ -32,6 +34,11 @@ template <int TILE_ROWS, int TILE_VECS> struct MicroFma {
         for (int i = 0; i < ROWS; i++)
 #pragma GCC unroll 32
             for (int v = 0; v < VECS; v++) acc[i][v] = zero();
+        if constexpr (PARTIAL_IN_C && PACK_RIGHT)  // large products: C comes from L3 (3 % at 512^3)
+#pragma GCC unroll 32
+            for (int i = 0; i < ROWS; i++)
+#pragma GCC unroll 32
+                for (int v = 0; v < VECS; v++) __builtin_prefetch(out.c + i * out.row + v * VL, 1);
 #pragma GCC unroll UNROLL
         for (long k = 0; k < kb; k++, l += depth, r += step) {
             vec b[VECS];
@@ -81,17 +88,20 @@ template <int TILE_ROWS, int TILE_VECS> struct MicroFma {
                 else store(to + i * row + v * VL, acc[i][v]);
     }
 
-    // Every tile size from 1 x VL up to the full one is an instance of its own: 65 columns cost five vectors, not six.
+    // One instance for every size that take_rows and take_cols give: 65 columns cost five vectors, not six.
+    using Tile = void (*)(long, const L *, long, const R *, long, long, const Output &);
+    template <int ROWS, int VECS, bool MASKED> static constexpr Tile instance() {
+        if constexpr (takes<MR>(ROWS)) return &tile<ROWS, VECS, MASKED>;
+        else return nullptr;
+    }
     static void run(long rows, long cols, long kb, const L *l, long ld_l, const R *r, long ld_r, const Output &out) {
-        using Tile = void (*)(long, const L *, long, const R *, long, long, const Output &);
-        constexpr int VECS = NR / VL;
         static constexpr auto partial = []<int... I>(std::integer_sequence<int, I...>) {
-            return std::array<Tile, sizeof...(I)>{&tile<I / VECS + 1, I % VECS + 1, true>...};
-        }(std::make_integer_sequence<int, MR * VECS>{});
+            return std::array<Tile, sizeof...(I)>{instance<I / TILE_VECS + 1, I % TILE_VECS + 1, true>()...};
+        }(std::make_integer_sequence<int, MR * TILE_VECS>{});
         static constexpr auto whole = []<int... I>(std::integer_sequence<int, I...>) {
-            return std::array<Tile, sizeof...(I)>{&tile<I + 1, VECS, false>...};
+            return std::array<Tile, sizeof...(I)>{instance<I + 1, TILE_VECS, false>()...};
         }(std::make_integer_sequence<int, MR>{});
-        const Tile f = cols == NR ? whole[rows - 1] : partial[(rows - 1) * VECS + (cols - 1) / VL];
+        const Tile f = cols == NR ? whole[rows - 1] : partial[(rows - 1) * TILE_VECS + (cols - 1) / VL];
         f(kb, l, ld_l, r, ld_r, cols, out);
     }
 };

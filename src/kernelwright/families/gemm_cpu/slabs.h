@@ -19,9 +19,3 @@ template <class Micro> void compute(const Problem &whole, char *workspace) {
         }
     }
 }
-
-template <class Micro> void product(const Problem &whole, char *workspace) {
-    if constexpr (requires { Micro::suits(whole); })
-        if (!Micro::suits(whole)) return compute<typename Micro::InFp32>(whole, workspace);
-    compute<Micro>(whole, workspace);
-}

@@ -38,14 +38,22 @@ inline void put(fp16 *p, float x) {
 inline long least(long a, long b) { return a < b ? a : b; }
 inline long round_up(long n, long unit) { return (n + unit - 1) / unit * unit; }
 
-// `total` in the fewest parts of at most `most`, as even as whole units allow: 33 rows in tiles of 14 are 11 + 11 + 11, since a
-// tile of few rows runs at a fraction of the speed of a full one.
+// `total` in the fewest parts of at most `most`, as even as whole units allow.
 struct Split {
     long parts, units, total, unit;
-    Split(long total, long most, long unit = 1) : total(total), unit(unit) {
+    Split(long total, long most, long unit) : total(total), unit(unit) {
+        const long most_units = most > unit ? most / unit : 1;
         units = (total + unit - 1) / unit;
-        const long units_per_part = most / unit > 0 ? most / unit : 1;
-        parts = (units + units_per_part - 1) / units_per_part;
+        parts = (units + most_units - 1) / most_units;
     }
     long begin(long i) const { return parts ? least(units * i / parts * unit, total) : 0; }
 };
+
+// The next tile when `left` rows are left: tiles of MOST and MOST - 1 where they add up exactly (100 = 4 x 13 + 4 x 12), else full
+// tiles and the rest in powers of two. Few sizes, because each is an instance of the micro-kernel and costs time to compile.
+template <long MOST> inline long take(long left) {
+    const long tiles = (left + MOST - 1) / MOST;
+    if (left >= tiles * (MOST - 1)) return (left + tiles - 1) / tiles;
+    return left > MOST ? MOST : 1L << (63 - __builtin_clzl(left));
+}
+template <long MOST> constexpr bool takes(long size) { return size >= MOST - 1 || (size & (size - 1)) == 0; }
