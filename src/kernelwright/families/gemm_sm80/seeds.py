@@ -85,7 +85,7 @@ def tensor_core(
     """A config with the choices that follow from the shape filled in: copy width, tails, store path, raster, reduction."""
     vector = space.widest_vector(w)
     m, n, k = space.shape(w)
-    return {
+    c: Config = {
         "block_m": bm,
         "block_n": bn,
         "block_k": bk,
@@ -101,6 +101,9 @@ def tensor_core(
         "staged_store": n % 8 == 0,
         "pdl": False,
     }
+    if space.registers(c, w) > space.register_limit(c):
+        c["reduction"] = "second-kernel"
+    return c
 
 
 def _simt(bm: int, bn: int, tm: int, tn: int, bk: int, stages: int, split: int, w: Workload, device: DeviceFacts) -> Config:

@@ -163,7 +163,12 @@ def registers(c: Config, w: Workload) -> int:
         tm, tn = int(c["thread_m"]), int(c["thread_n"])
         return tm * tn + 2 * (tm + tn) + ADDRESS_REGISTERS
     fragments_m, fragments_n = bm // int(c["warps_m"]) // 16, bn // int(c["warps_n"]) // 8
-    return fragments_m * fragments_n * 4 + 2 * (fragments_m * 4 + fragments_n * 2) + ADDRESS_REGISTERS
+    count = fragments_m * fragments_n * 4 + 2 * (fragments_m * 4 + fragments_n * 2) + ADDRESS_REGISTERS
+    # with 64 x 64 a warp, either of these spilled 4 to 16 bytes (ptxas 13.0): copies that pass through registers, and what the last
+    # block's sum over parts keeps alive
+    if c["vector_bytes"] == 2 or (int(c["split_k"]) > 1 and c["reduction"] == "last-block"):
+        count += 24
+    return count
 
 
 def register_limit(c: Config) -> int:
