@@ -46,6 +46,7 @@ _UNARY_FAST = {
     "reciprocal": "reciprocal_fast({0})",
     "tanh": "tanh_fast({0})",
     "sigmoid": "sigmoid_fast({0})",
+    "erf": "erf_fast({0})",
 }
 _BINARY = {
     "add": "{0} + {1}",
@@ -162,9 +163,10 @@ class Functor:
             offset = self.chain.cols_offset[i]
             return f"static_cast<float>(cols{f' {offset:+d}' if offset else ''})".replace("+", "+ ").replace("-", "- ")
         if node.op == "index":
-            return {"": "static_cast<float>(col + j)", "_partner": "static_cast<float>(partner(col) + j)"}.get(
-                where, f"static_cast<float>(r.{self.name(self.chain.nodes[int(where.removeprefix('_at') or 0)].args[1])})"
-            )
+            if where.startswith("_at"):
+                pick = self.chain.nodes[int(where.removeprefix("_at"))]
+                return f"static_cast<float>(r.{self.name(pick.args[1])})"
+            return f"static_cast<float>({'partner(col)' if where else 'col'} + j)"
         if node.op == "rotate_half":
             other = self.operand(node.args[0], "_partner")
             return f"left ? -{other} : {other}"

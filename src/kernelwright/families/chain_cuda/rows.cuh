@@ -33,7 +33,7 @@ struct RowGroup {
     __device__ __forceinline__ int column(int item) const { return ((warp * ITEMS + item) * LANES + lane) * VEC; }
 
     template <int N, class Combine>
-    __device__ __forceinline__ Partial<N> all_reduce(Partial<N> p, const Partial<N>& identity, Combine combine) {
+    __device__ __forceinline__ Partial<N> all_reduce(Partial<N> p, Combine combine) {
         p = warp_all_reduce<LANES>(p, combine);
         if constexpr (WARPS > 1) {
             float* half = scratch + phase * (WARPS * WIDEST);
@@ -43,12 +43,10 @@ struct RowGroup {
                 for (int k = 0; k < N; k++) half[k * WARPS + warp] = p.v[k];
             }
             __syncthreads();
-            p = identity;
-            if (lane < WARPS) {
+            // every warp reduces the warps' values once more, in copies side by side
 #pragma unroll
-                for (int k = 0; k < N; k++) p.v[k] = half[k * WARPS + lane];
-            }
-            p = warp_all_reduce<32>(p, combine);
+            for (int k = 0; k < N; k++) p.v[k] = half[k * WARPS + lane % WARPS];
+            p = warp_all_reduce<WARPS>(p, combine);
         }
         return p;
     }
@@ -113,11 +111,10 @@ __device__ __forceinline__ Partial<N> accumulate(const Chain& chain, const Group
 
 // The reductions of one stage over all threads of the group.
 template <class Chain, class Group, int S, int N>
-__device__ __forceinline__ Partial<N> reduce(const Chain& chain, Group& group, Stage<S> stage, const Partial<N>& partial,
-                                             const Partial<N>& identity) {
+__device__ __forceinline__ Partial<N> reduce(const Chain& chain, Group& group, Stage<S> stage, const Partial<N>& partial) {
     if constexpr (N > 0) {
         const auto combine = [&](const Partial<N>& a, const Partial<N>& b) { return chain.combine(stage, a, b); };
-        return group.all_reduce(partial, identity, combine);
+        return group.all_reduce(partial, combine);
     } else {
         return partial;
     }
@@ -169,9 +166,8 @@ __device__ __forceinline__ void rows_in_registers(const Chain& chain, int rows, 
         typename Chain::Row r = chain.row(row < rows ? row : first);
 
         for_each_stage<0, Chain::STAGES>([&](auto stage) {
-            const auto identity = chain.identity(stage);
-            auto partial = accumulate(chain, group, slot, columns, r, 0, limit, stage, identity);
-            partial = reduce(chain, group, stage, partial, identity);
+            auto partial = accumulate(chain, group, slot, columns, r, 0, limit, stage, chain.identity(stage));
+            partial = reduce(chain, group, stage, partial);
             float carry[Chain::WIDEST] = {};
             scan(chain, group, slot, stage, carry);
             chain.finish(stage, r, partial);
@@ -205,14 +201,13 @@ __device__ __forceinline__ void rows_reread(const Chain& chain, int rows, int co
         };
 
         for_each_stage<0, Chain::STAGES>([&](auto stage) {
-            const auto identity = chain.identity(stage);
-            auto partial = identity;
+            auto partial = chain.identity(stage);
             for (int base = 0; base < cols; base += Group::SPAN) {
                 load(base);
                 const auto columns = [&](int i) { return chain.columns(base + group.column(i)); };
                 partial = accumulate(chain, group, slot, columns, r, base, limit, stage, partial);
             }
-            partial = reduce(chain, group, stage, partial, identity);
+            partial = reduce(chain, group, stage, partial);
             chain.finish(stage, r, partial);
         });
 
