@@ -49,20 +49,18 @@ def main() -> None:
     workloads = [w for name in args.suites for w in suite(name)]
     confirmed: list[Trial] = []
     with Archive(archive_path) as archive, Evaluator(target) as evaluator:
-        environment = evaluator.environment
+        environment, peaks = evaluator.environment, evaluator.peaks
         for index, w in enumerate(workloads, 1):
             if time.monotonic() - started > args.deadline:
                 print(f"deadline: {len(workloads) - index + 1} workloads left out, from {w.name}", flush=True)
                 break
-            done = optimize(
-                w, target, archive, proposer=args.proposer, budget=budget, rival_names=args.rival, evaluator=evaluator
-            )
+            done = optimize(w, target, archive, proposer=args.proposer, budget=budget, rival_names=args.rival, evaluator=evaluator)
             found = [t for t in done.trials if t.stage == "confirm"]
             confirmed += found
             print(f"[{index}/{len(workloads)}] {line(w.name, done.winner, done.mode)}  ({done.seconds:.0f} s)", flush=True)
             write(args.out, confirmed, environment, command, target.name, time.monotonic() - started)
         archive.export(args.out / "trials.jsonl.gz", stage="confirm")
-    html.write(args.out / "report.html", confirmed, title=", ".join(args.suites), command=command)
+    html.write(args.out / "report.html", confirmed, title=", ".join(args.suites), command=command, target_peaks=peaks)
 
 
 def line(name: str, winner: Trial | None, mode: str) -> str:

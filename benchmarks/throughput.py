@@ -1,7 +1,7 @@
 """How many candidates a second: compiled, and verified and timed once they are built.
 
-    python benchmarks/throughput.py chain:new-gelu:64x1024 --target cpu --out results/cpu/throughput
-    python benchmarks/throughput.py gemm:1024x1024x1024:fp16 --target cuda --out results/h200/throughput
+python benchmarks/throughput.py chain:new-gelu:64x1024 --target cpu --out results/cpu/throughput
+python benchmarks/throughput.py gemm:1024x1024x1024:fp16 --target cuda --out results/h200/throughput
 """
 
 from __future__ import annotations

@@ -28,7 +28,11 @@ def test_twenty_kills_lose_nothing(home, tmp_path):
     seen: set[str] = set()
     for _ in range(20):
         process = subprocess.Popen(
-            [*COMMAND, "--out", str(tmp_path)], env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True
+            [*COMMAND, "--out", str(tmp_path)],
+            env=environment,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
         )
         time.sleep(rng.uniform(0.5, 6.0))
         os.kill(process.pid, signal.SIGKILL)

@@ -34,8 +34,12 @@ def test_it_finds_a_fast_kernel_and_records_failures(tmp_path, proposer):
 
 def test_resume_counts_what_is_there(tmp_path):
     with Archive(tmp_path / "a.db") as archive:
-        first = optimize(W, target("fake"), archive, budget=Budget(trials=6, seconds=60, finalists=1, confirm_rounds=9, confirm_seconds=0.2))
-        again = optimize(W, target("fake"), archive, budget=Budget(trials=10, seconds=60, finalists=1, confirm_rounds=9, confirm_seconds=0.2))
+        first = optimize(
+            W, target("fake"), archive, budget=Budget(trials=6, seconds=60, finalists=1, confirm_rounds=9, confirm_seconds=0.2)
+        )
+        again = optimize(
+            W, target("fake"), archive, budget=Budget(trials=10, seconds=60, finalists=1, confirm_rounds=9, confirm_seconds=0.2)
+        )
         screens = list(archive.trials(workload=W, stage="screen"))
     assert sum(t.stage == "screen" for t in first.trials) == 6
     assert len(screens) == 10 and len({t.candidate.id for t in screens}) == 10

@@ -342,9 +342,7 @@ class Archive:
     def _transaction(self) -> Iterator[None]:
         self._check_process()
         with self._lock, self._explain():
-            self._db.execute(
-                "BEGIN IMMEDIATE"
-            )  # takes the write lock at once: a read that turns into a write cannot wait for it
+            self._db.execute("BEGIN IMMEDIATE")  # takes the write lock at once: a read that turns into a write cannot wait for it
             try:
                 yield
                 self._db.execute("COMMIT")
@@ -419,9 +417,7 @@ def _row(trial: Trial) -> dict[str, Any]:
     }
 
 
-def _trial(
-    workload: str, candidate: str, source: bytes, environment: str, stage: str, session: str, created: str, rest: str
-) -> Trial:
+def _trial(workload: str, candidate: str, source: bytes, environment: str, stage: str, session: str, created: str, rest: str) -> Trial:
     content = msgspec.json.decode(rest)
     origin = content.pop("origin")
     return msgspec.convert(

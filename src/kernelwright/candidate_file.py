@@ -7,8 +7,8 @@ A `.cu` file carries its launch plan as JSON in a comment, a `.cpp` file may:
                    "args": [{"type": "tensor", "name": "a"}, {"type": "scalar", "ctype": "i64", "value": "M"}]}]}
     */
 
-Without one, a `.cpp` file must define `extern "C" void kernel(...)` that takes every tensor of the problem in order, then every axis as a 64-bit
-integer, then the row stride of every tensor as a 64-bit integer.
+Without one, a `.cpp` file must define `extern "C" void kernel(...)` that takes every tensor of the problem in order, then every axis
+as a 64-bit integer, then the row stride of every tensor as a 64-bit integer.
 """
 
 from __future__ import annotations

@@ -47,6 +47,8 @@ class Run:
     mode: str
     """Timing mode of the headline."""
     seconds: float
+    peaks: dict
+    """The device's roofline, for reports: the fields of `targets.target.Peaks`."""
 
 
 Progress = Callable[[Trial], None]
@@ -86,7 +88,7 @@ def optimize(
     names = tuple(rival_names if rival_names is not None else rivals.names_for(w, target.name))
     anchor, own = names[:1], evaluator or Evaluator(target)
     try:
-        environment = own.environment
+        environment, peaks = own.environment, own.peaks
         history = [
             t
             for t in (archive.trials(workload=w) if resume else ())
@@ -112,7 +114,7 @@ def optimize(
             own.close()
     ours = [t for t in confirmed if t.candidate.kind != "rival" and t.verdict.ok]
     winner = min(ours, key=lambda t: median(t, mode), default=None)
-    return Run(w, target.name, session, (*trials, *confirmed), winner, mode, time.monotonic() - started)
+    return Run(w, target.name, session, (*trials, *confirmed), winner, mode, time.monotonic() - started, peaks)
 
 
 def confirm(

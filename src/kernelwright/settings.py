@@ -88,18 +88,14 @@ def _expand(name: str, text: str) -> Path:
     try:
         return Path(os.path.abspath(Path(text).expanduser()))
     except RuntimeError:
-        raise SettingsError(
-            f"{name}={text!r} names a home folder that does not exist; set {name} to an absolute path"
-        ) from None
+        raise SettingsError(f"{name}={text!r} names a home folder that does not exist; set {name} to an absolute path") from None
 
 
 def _threads(text: str) -> int:
     if not text:
         return 1
     if not (text.isascii() and text.isdigit() and 1 <= int(text[:8]) <= MAX_THREADS):
-        raise SettingsError(
-            f"KERNELWRIGHT_THREADS={text!r} is not a number of threads; set it to an integer from 1 to {MAX_THREADS}"
-        )
+        raise SettingsError(f"KERNELWRIGHT_THREADS={text!r} is not a number of threads; set it to an integer from 1 to {MAX_THREADS}")
     return int(text)
 
 

@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -25,8 +26,16 @@ def test_help_shows_an_example(verb):
 
 
 def test_help_does_not_import_torch():
-    code = "import sys; sys.argv = ['kernelwright', '--help']\nfrom kernelwright.cli import main\ntry:\n    main()\nexcept SystemExit:\n    pass\n"
-    code += "assert 'torch' not in sys.modules and 'numpy' not in sys.modules, 'a heavy import'"
+    code = """
+import sys
+sys.argv = ["kernelwright", "--help"]
+from kernelwright.cli import main
+try:
+    main()
+except SystemExit:
+    pass
+assert "torch" not in sys.modules and "numpy" not in sys.modules, "a heavy import"
+"""
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
 
@@ -97,7 +106,7 @@ def test_the_main_job_end_to_end(tmp_path):
     assert found["verdict"] == "OK" and found["trials"] == 12
     eager = found["speedups"]["eager"]
     assert eager["low"] <= eager["ratio"] <= eager["high"] and eager["mode"] == "device-warm"
-    page = open(found["report"]).read()
+    page = Path(found["report"]).read_text()
     assert found["trial"] in page and len(page) < 300_000
 
     replayed = kernelwright("replay", found["trial"], "--json", home=tmp_path)

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from kernelwright.families.family import DeviceFacts
 from kernelwright.records import (
     Build,
     Candidate,
@@ -29,7 +28,6 @@ from kernelwright.runtime.pack import PackError
 
 W = Workload(problem="gemm", axes={"M": 4, "N": 8, "K": 2}, dtype="fp16", layout="nn")
 ENV = Environment(target="cuda:sm_90", device="NVIDIA H200", versions={"nvrtc": "13.0"})
-H200 = DeviceFacts(target="cuda:sm_90", name="NVIDIA H200")
 
 
 def trial(folder: Path, n: int, median: float, *, rivals: dict[str, float] | None = None, **fields) -> Trial:
@@ -127,10 +125,10 @@ def test_a_pack_is_for_one_device(tmp_path):
     with pytest.raises(PackError, match="of several"):
         pack.save(tmp_path / "p", [here, there.replace(workload=W.replace(dtype="bf16"))])
     saved = pack.save(tmp_path / "p", [here])
-    saved.check(H200)
-    for other in (DeviceFacts(target="cuda:sm_90", name="NVIDIA H100"), DeviceFacts(target="cpu", name="EPYC")):
+    saved.check("cuda:sm_90", "NVIDIA H200")
+    for other in (("cuda:sm_90", "NVIDIA H100"), ("cpu", "EPYC")):
         with pytest.raises(PackError, match=r"was made for cuda:sm_90 \(NVIDIA H200\), this device is"):
-            saved.check(other)
+            saved.check(*other)
 
 
 def test_every_flipped_byte_is_found(tmp_path):

@@ -52,6 +52,7 @@ def register(app: typer.Typer) -> None:
         device, session, trials = open_target(target), uuid.uuid4().hex[:12], []
         modes = tuple(mode or (headline_mode(device.name),))
         with open_archive() as archive, Evaluator(device) as evaluator:
+            peaks = evaluator.peaks
             for index, w in enumerate(found, 1):
                 names = tuple(rival) if rival else rivals.names_for(w, device.name)
                 if unknown := sorted(set(names) - set(rivals.names_for(w, device.name))):
@@ -65,11 +66,13 @@ def register(app: typer.Typer) -> None:
                 screen.print(f"{index}/{len(found)} {w.name}")
         if not trials:
             raise typer.Exit(BAD_REQUEST)
-        report = html.write(folder / f"bench-{suite_slug(suite)}.html", trials, title=f"bench {suite}", command=command_line()).resolve()
+        report = html.write(
+            folder / f"bench-{suite_slug(suite)}.html", trials, title=f"bench {suite}", command=command_line(), target_peaks=peaks
+        ).resolve()
         if json_output:
             emit(rows(trials) | {"report": str(report)})
         else:
-            screen.print(tables.result_table(trials))
+            screen.print(tables.result_table(trials, target_peaks=peaks))
             screen.print(f"report: {report}")
 
 
@@ -93,6 +96,8 @@ def best_known(archive, w, device, device_name: str):
 
 def rows(trials) -> dict:
     """Results as plain data: one row a workload, and the aggregate against each rival."""
+    import dataclasses
+
     from kernelwright.evaluate import stats
 
     table, against = [], {}
@@ -111,13 +116,5 @@ def rows(trials) -> dict:
         table.append(row)
         for c in t.comparisons:
             against.setdefault((c.rival, c.mode), []).append(c)
-    summaries = {f"{rival} {mode}": stats.summarise(found) for (rival, mode), found in against.items()}
-    return {"results": table, "summary": {k: as_dict(v) for k, v in summaries.items()}}
-
-
-def as_dict(summary) -> dict:
-    import dataclasses
-
-    import msgspec
-
-    return msgspec.to_builtins(dataclasses.asdict(summary) if dataclasses.is_dataclass(summary) else summary)
+    summaries = {f"{rival} {mode}": dataclasses.asdict(stats.summarise(found)) for (rival, mode), found in against.items()}
+    return {"results": table, "summary": summaries}

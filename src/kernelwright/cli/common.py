@@ -41,7 +41,7 @@ def run(app: typer.Typer) -> None:
 
 def _explain(error: Exception) -> tuple[str | None, int]:
     if callable(message := getattr(error, "format_message", None)):  # wrong usage, as the option parser words it
-        return message(), BAD_REQUEST
+        return str(message()), BAD_REQUEST
     if isinstance(error, ValueError | OSError) or type(error).__name__ in _EXPLAINED:
         return str(error), OUR_FAULT if type(error).__name__ == "JudgeError" else BAD_REQUEST
     return None, OUR_FAULT

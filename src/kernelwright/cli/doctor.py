@@ -63,10 +63,14 @@ def examine(deep: bool) -> list[dict]:
     from kernelwright.targets.cpu import compiler, compiler_version
 
     checks.append(check("C++ compiler", compiler() is not None, compiler_version() or "none: install g++ or clang++"))
-    from kernelwright.targets.nvrtc import unavailable as nvrtc_unavailable
+    from kernelwright.targets import nvrtc
+    from kernelwright.targets.target import TargetUnavailable
 
-    missing = nvrtc_unavailable()
-    checks.append(check("CUDA compiler", missing is None, missing or "NVRTC: CUDA kernels compile here, with or without a GPU"))
+    try:
+        found = "NVRTC {}.{}: CUDA kernels compile here, with or without a GPU".format(*nvrtc.version())
+        checks.append(check("CUDA compiler", True, found))
+    except TargetUnavailable as error:
+        checks.append(check("CUDA compiler", False, str(error)))
     for extra, modules in _EXTRAS.items():
         absent = [m for m in modules if not importable(m)]
         checks.append(

@@ -70,7 +70,7 @@ def register(app: typer.Typer) -> None:
         if json_output:
             emit(summary(done, report))
         else:
-            screen.print(tables.result_table(done.trials))
+            screen.print(tables.result_table(done.trials, target_peaks=done.peaks))
             screen.print(f"report: {report}")
         if done.winner is None:
             raise typer.Exit(NO_KERNEL)
@@ -80,7 +80,9 @@ def write_report(done, folder: Path) -> Path:
     from kernelwright.report import html
 
     name = done.workload.name.replace(":", "-").replace("/", "-")
-    return html.write(folder / f"{name}.html", done.trials, title=done.workload.name, command=command_line()).resolve()
+    return html.write(
+        folder / f"{name}.html", done.trials, title=done.workload.name, command=command_line(), target_peaks=done.peaks
+    ).resolve()
 
 
 def save_pack(path: Path, done) -> None:

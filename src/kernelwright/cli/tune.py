@@ -51,6 +51,7 @@ def register(app: typer.Typer) -> None:
         budget = Budget(trials=trials, seconds=seconds, finalists=2)
         confirmed, skipped = [], {}
         with open_archive() as archive, Evaluator(device) as evaluator:
+            peaks = evaluator.peaks
             for index, w in enumerate(found, 1):
                 with SearchProgress(screen, f"[{index}/{len(found)}] {w.name}", trials, "eager") as progress:
                     try:
@@ -74,11 +75,13 @@ def register(app: typer.Typer) -> None:
         if confirmed:
             saved = folder / f"pack-{name}"
             pack.save(saved, confirmed)
-            report = html.write(folder / f"tune-{name}.html", confirmed, title=f"tune {suite}", command=command_line()).resolve()
+            report = html.write(
+                folder / f"tune-{name}.html", confirmed, title=f"tune {suite}", command=command_line(), target_peaks=peaks
+            ).resolve()
         if json_output:
             emit(rows(confirmed) | {"skipped": skipped, "report": str(report), "pack": str(saved)})
         elif confirmed:
-            screen.print(tables.result_table(confirmed))
+            screen.print(tables.result_table(confirmed, target_peaks=peaks))
             screen.print(f"report: {report}\npack: {saved}")
         if not any(t.verdict.ok and t.candidate.kind != "rival" for t in confirmed):
             raise typer.Exit(NO_KERNEL)

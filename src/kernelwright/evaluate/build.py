@@ -1,6 +1,7 @@
 """Compiles candidates in a pool of processes apart from the device, into a content-addressed cache.
 
-A Build's key covers all that the artifact depends on, so a hit is always right. An artifact is made in a temporary folder beside its place and
+A Build's key covers all that the artifact depends on, so a hit is always right. An artifact is made in a temporary folder beside its
+place and
 renamed there atomically; who loses a race uses the winner's. A compiler error is the candidate's Verdict.
 """
 

@@ -1,7 +1,7 @@
 """The user's side of evaluation: builds candidates, hands Jobs to a judge process, turns what comes back into Trials.
 
-The judge may die or hang; then the candidate it was working on gets the Verdict, another judge is started, and the next candidate meets a fresh
-device. No result is lost and no innocent candidate is blamed.
+The judge may die or hang; then the candidate it was working on gets the Verdict, another judge is started, and the next candidate
+meets a fresh device. No result is lost and no innocent candidate is blamed.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import sys
 import time
 from collections.abc import Iterable, Iterator
 from multiprocessing.connection import Connection
+from typing import Any
 
 import msgspec
 
@@ -45,7 +46,7 @@ class Evaluator:
         self._note_seconds = note_seconds
         self._process: subprocess.Popen[bytes] | None = None
         self._pipe: Connection | None = None
-        self._environment: Environment | None = None
+        self._hello: Hello | None = None
         self.restarts = 0
 
     def __enter__(self) -> Evaluator:
@@ -61,10 +62,18 @@ class Evaluator:
     @property
     def environment(self) -> Environment:
         """Opens the device if need be. Raises TargetUnavailable."""
-        if self._environment is None:
+        return self._opened().environment
+
+    @property
+    def peaks(self) -> dict[str, Any]:
+        """The device's `Peaks`, as plain data, for reports."""
+        return msgspec.to_builtins(self._opened().peaks)
+
+    def _opened(self) -> Hello:
+        if self._hello is None:
             self._start()
-        assert self._environment is not None
-        return self._environment
+        assert self._hello is not None
+        return self._hello
 
     def fresh(self) -> None:
         """The next Job meets a new judge process: finalists are measured again where nothing of the search is left."""
@@ -78,7 +87,7 @@ class Evaluator:
     def evaluate_built(
         self, built: list[tuple[Candidate, Build | Verdict | None]], job: Job, *, stage: str, session: str
     ) -> Iterator[Trial]:
-        """Trials of candidates measured together, interleaved in one Job; then those of the rivals that were measured (stages confirm, replay)."""
+        """Trials of candidates measured together, interleaved in one Job; then those of the rivals (stages confirm, replay)."""
         started = time.monotonic()
         environment = self.environment
         entries = tuple(Entry(candidate=c, build=b) for c, b in built if not isinstance(b, Verdict))
@@ -157,11 +166,10 @@ class Evaluator:
                         label, doing = message.label, message.doing
                     case Reply():
                         return message, ""
-                    case Failure(outcome=None):
-                        self._stop()
-                        raise JudgeError(message.message)
                     case Failure(outcome=outcome):
                         self._stop()
+                        if outcome is None:
+                            raise JudgeError(message.message)
                         self.restarts += 1
                         return Verdict(outcome=outcome, evidence=f"{message.message} (during: {doing})"), label
         except (EOFError, BrokenPipeError, ConnectionResetError):
@@ -195,7 +203,7 @@ class Evaluator:
             self._stop()
             raise TargetUnavailable(message.message)
         assert isinstance(message, Hello)
-        self._environment = message.environment
+        self._hello = message
 
     def _stop(self) -> int:
         """Ends the judge with all that it started; returns its exit code."""

@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 from kernelwright.records import Build, Candidate, Comparison, Environment, Outcome, Record, Timing, Verdict, Workload
+from kernelwright.targets.target import Peaks
 
 SCREEN_RUNGS = ("exact", "normal")
 ALL_RUNGS = ("exact", "normal", "adversarial", "repeat", "shapes")
 """`memory` (guard bands, poison, inputs unchanged) is part of every run, and `after-timing` of every timed round."""
 
 
-class Entry(Record):
+class Entry(Record, frozen=True, kw_only=True):
     """A candidate with its Build."""
 
     candidate: Candidate
     build: Build | None = None
 
 
-class Job(Record):
+class Job(Record, frozen=True, kw_only=True):
     """Verify candidates on one Workload and time those that are right, interleaved with rivals."""
 
     workload: Workload
@@ -37,7 +38,7 @@ class Job(Record):
     """A single run that takes longer is a TIMEOUT."""
 
 
-class Result(Record):
+class Result(Record, frozen=True, kw_only=True):
     """One contender's outcome."""
 
     label: str
@@ -47,26 +48,27 @@ class Result(Record):
     comparisons: tuple[Comparison, ...] = ()
 
 
-class Note(Record, tag="note"):
+class Note(Record, frozen=True, kw_only=True, tag="note"):
     """The judge lives, and works on this contender: restarts the watchdog, and tells who is to blame if it dies."""
 
     label: str
     doing: str
 
 
-class Reply(Record, tag="reply"):
+class Reply(Record, frozen=True, kw_only=True, tag="reply"):
     results: tuple[Result, ...]
     rivals: tuple[Result, ...]
     sensors: dict[str, float] = {}
 
 
-class Hello(Record, tag="hello"):
+class Hello(Record, frozen=True, kw_only=True, tag="hello"):
     """First message of a judge: the device is open."""
 
     environment: Environment
+    peaks: Peaks
 
 
-class Failure(Record, tag="failure"):
+class Failure(Record, frozen=True, kw_only=True, tag="failure"):
     """The judge cannot go on; it exits after this."""
 
     message: str

@@ -1,6 +1,7 @@
 """The judge: a process that owns the device, verifies candidates and clocks them. `python -m kernelwright.evaluate.judge TARGET FD`.
 
-It may be taken down by a candidate at any time; `evaluate.evaluator` starts another. It reads Jobs from its pipe, answers with Notes (what it is
+It may be taken down by a candidate at any time; `evaluate.evaluator` starts another. It reads Jobs from its pipe, answers with Notes
+(what it is
 doing, so that the parent knows whom to blame when it dies) and one Reply for each Job.
 """
 
@@ -210,7 +211,7 @@ def main(target_name: str, fd: int) -> int:
         target = usable(target_name)
         device = target.open()
         judge = Judge(device, target.facts().sms, send)
-        send(Hello(environment=device.environment()))
+        send(Hello(environment=device.environment(), peaks=judge.peaks))
     except TargetUnavailable as error:
         send(Failure(message=str(error)))
         return 1

@@ -130,7 +130,7 @@ def _turn(problem: Problem, w: Workload, buffers: Buffers, e: Entrant, samples: 
     e.dropped += dropped
     if mode == "device-cold":
         secret %= min(len(buffers), e.launches)
-    if e.trusted:
+    if not e.contender.in_place:
         e.contender.run(secret)
     inputs, outputs = problem.sample_rows(w, buffers.inputs(secret), buffers.outputs(secret))
     judged = compare(problem, problem.rows_workload(w, outputs), inputs, outputs)

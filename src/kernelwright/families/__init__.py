@@ -7,7 +7,7 @@ import importlib
 from kernelwright.families.family import Config, DeviceFacts, Family, Space
 from kernelwright.records import Workload
 
-__all__ = ["NAMES", "Config", "DeviceFacts", "Family", "Space", "family", "families_for"]
+__all__ = ["NAMES", "Config", "DeviceFacts", "Family", "Space", "families_for", "family"]
 
 _CLASSES = {
     "chain_cpu": ("cpu", "kernelwright.families.chain_cpu:ChainCpu"),

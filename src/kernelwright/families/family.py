@@ -64,4 +64,4 @@ class Family(ABC):
         """Source and launch plan. The plan's expressions stay in the axes' names wherever the kernel serves other shapes too."""
 
     def origin(self, config: Config, proposer: str = "", parents: tuple[str, ...] = ()) -> Origin:
-        return Origin(kind="family", name=self.name, config=config, proposer=proposer, parents=parents)
+        return Origin(kind="family", name=self.name, config=dict(config), proposer=proposer, parents=parents)

@@ -17,12 +17,12 @@ COMPARE = ("lt", "le", "gt", "ge", "eq", "ne")
 REDUCE = ("sum", "max", "min")
 
 
-class Node(Record):
+class Node(Record, frozen=True, kw_only=True):
     """One value. Its shape is one of: `full` (rows, cols), `row` (one value a row), `col` (one value a column), `one`."""
 
     op: str
-    """`input`, `const`, `index` (the column number), one of UNARY / BINARY / COMPARE, `where` (3 args), `reduce`, `scan` (running sum along the row),
-    `pick` (element of arg 0 at the column that the per-row integer arg 1 names), `rotate_half` (cat(-x[cols/2:], x[:cols/2]))."""
+    """`input`, `const`, `index` (the column number), one of UNARY / BINARY / COMPARE, `where` (3 args), `reduce`, `scan` (running sum along
+    the row), `pick` (element of arg 0 at the column that the per-row integer arg 1 names), `rotate_half` (cat(-x[cols/2:], x[:cols/2]))."""
     args: tuple[int, ...] = ()
     """Indices of earlier nodes."""
     name: str = ""
@@ -32,7 +32,7 @@ class Node(Record):
     shape: Literal["full", "row", "col", "one"] = "full"
 
 
-class RowProgram(Record):
+class RowProgram(Record, frozen=True, kw_only=True):
     """Nodes in order of evaluation; every arithmetic value is float32 whatever the storage type. NaN and infinity behave as IEEE 754
     and PyTorch say (maximum, minimum, reduce max/min propagate NaN)."""
 

@@ -30,7 +30,7 @@ def names_for(w: Workload, target: str) -> tuple[str, ...]:
         if w.problem == "gemm":
             names += ["cublas", "cublaslt", "cublaslt-auto"]
     if target == "fake":
-        names = ["eager", "compile"]
+        names = ["eager"]
     return tuple(names)
 
 

@@ -22,7 +22,6 @@ from pathlib import Path
 import msgspec
 
 from kernelwright import __version__
-from kernelwright.families.family import DeviceFacts
 from kernelwright.records import Candidate, Comparison, Environment, LaunchPlan, Origin, Outcome, Record, Trial, Workload
 from kernelwright.settings import reason
 
@@ -106,13 +105,14 @@ class Pack:
         """The built kernel; None where nothing is compiled."""
         return self.path / entry.artifact if entry.artifact else None
 
-    def check(self, device: DeviceFacts) -> None:
-        """Raises PackError unless the Pack was made for this device: kernels chosen on one GPU may not run on another, or be slow."""
+    def check(self, target: str, device: str) -> None:
+        """Raises PackError unless the Pack was made for this target (`cuda:sm_90`) and device (`NVIDIA H200`): kernels chosen on one
+        GPU may not run on another, or be slow there."""
         made = self.manifest.environment
-        if made.target != device.target or (made.device and device.name and made.device != device.name):
+        if (made.target, made.device) != (target, device):
             raise PackError(
-                f"the pack {self.path} was made for {made.target} ({made.device}), this device is {device.target} "
-                f"({device.name}); make one here with `kernelwright tune`"
+                f"the pack {self.path} was made for {made.target} ({made.device}), this device is {target} ({device}); "
+                "make one here with `kernelwright tune`"
             )
 
     def info(self) -> dict[str, object]:

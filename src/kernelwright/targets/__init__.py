@@ -8,7 +8,8 @@ NAMES = ("cpu", "cuda", "fake")
 
 
 def target(name: str) -> Target:
-    """The target of that name: `cpu`, `cuda` (the device that is there), `cuda:sm_80`, `cuda:sm_90`, `fake`, or `auto` for the best that works.
+    """The target of that name: `cpu`, `cuda` (the device that is there), `cuda:sm_80`, `cuda:sm_90`, `fake`, or `auto` for the best that
+    works.
 
     Raises ValueError for other names. A target that cannot run here is returned all the same; ask `unavailable()`.
     """

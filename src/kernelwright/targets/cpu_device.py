@@ -30,8 +30,8 @@ from kernelwright.plan import PlanError, unmet
 from kernelwright.records import Build, Candidate, Environment, Outcome, Workload
 from kernelwright.settings import settings
 from kernelwright.targets import cpu
-from kernelwright.targets.processes import die_with_parent, kill_group
 from kernelwright.targets.cpu_child import Program, serve
+from kernelwright.targets.processes import die_with_parent, kill_group
 from kernelwright.targets.target import Bound, CandidateFault, Contender, Device, Peaks, Run
 
 RUN_SECONDS = 10.0
@@ -49,8 +49,8 @@ class CpuDevice(Device):
         cores = cpu.usable_cores()
         self.cores = cores[-self.threads :] if len(cores) > self.threads else cores
         self._maps: list[mmap.mmap] = []
-        # Private memory, written once: its page tables go to each child with the fork. Shared memory would be mapped anew in each child, page by
-        # page, in its first cold sample (seconds for 600 MB on a virtual machine); untouched pages would all be the one zero page.
+        # Private memory, written once: its page tables go to each child with the fork. Shared memory would be mapped anew in each child,
+        # page by page, in its first cold sample (seconds for 600 MB on a virtual machine); untouched pages would all be the zero page.
         self._flush = torch.ones(min(2 * max(cpu.cache_bytes(3), cpu.cache_bytes(2), 2**20), 2**30), dtype=torch.uint8)
 
     def environment(self) -> Environment:
@@ -75,7 +75,8 @@ class CpuDevice(Device):
         )
 
     def peaks(self) -> Peaks:
-        # Ceilings no core passes, for the CHEAT test: two 512-bit FMA a clock (AMX: 1024 bf16 multiply-adds) at 5 GHz; 128 bytes a clock from
+        # Ceilings no core passes, for the CHEAT test: two 512-bit FMA a clock (AMX: 1024 bf16 multiply-adds) at 5 GHz; 128 bytes a clock
+        # from
         # L1; 100 GB/s from memory for a core, 600 GB/s for a socket.
         clock = 5e9 * self.threads
         flops = {"fp32": 64 * clock, "fp16": 128 * clock, "bf16": 2048 * clock, "vector": 64 * clock}
@@ -150,7 +151,7 @@ class CpuContender(Contender):
         setup: Callable[[], None] | None = None,
         trusted: bool,
     ):
-        self.cold_launches = sets
+        self.cold_launches, self.in_place = sets, program is not None
         self._program, self._trusted, self._threads = program, trusted, device.threads
         ours, theirs = Pipe()
         read_err, write_err = os.pipe()
@@ -281,7 +282,7 @@ def _measured() -> tuple[float, float]:
         t0 = time.perf_counter()
         b.copy_(a)
         t1 = time.perf_counter()
-        m @ m
+        torch.mm(m, m)
         t2 = time.perf_counter()
         copy, product = min(copy, t1 - t0), min(product, t2 - t1)
     return 2 * a.numel() / copy, 2 * 512**3 / product

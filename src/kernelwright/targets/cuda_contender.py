@@ -118,6 +118,7 @@ class Trusted(CudaContender):
     """A rival: Python calls that enqueue on PyTorch's current stream."""
 
     label = "the rival"
+    in_place = False
 
     def __init__(self, clock: Clock, runs: Sequence[Run], setup: Callable[[], None] | None, cold_launches: int):
         self._runs = list(runs)

@@ -84,7 +84,7 @@ def call(doing: str, result: tuple[Any, ...]) -> Any:
 @cache
 def load() -> Any:
     """The module cuda.bindings.driver. Raises ImportError, or RuntimeError when the machine has no driver library."""
-    from cuda.bindings import driver
+    from cuda.bindings import driver  # pyright: ignore[reportAttributeAccessIssue]: compiled, without stubs
 
     driver.cuDriverGetVersion()
     return driver

@@ -78,6 +78,8 @@ class FakeDevice(Device):
         return _Scripted(_script(candidate, "load"), w, sets)
 
     def load_trusted(self, runs: Sequence[Run], setup: Callable[[], None] | None = None) -> Contender:
+        if setup is not None:
+            setup()
         return _Trusted(runs)
 
     def synchronize(self) -> None:
@@ -154,6 +156,8 @@ class _Scripted(_Clock):
 
 
 class _Trusted(_Clock):
+    in_place = False
+
     def __init__(self, runs: Sequence[Run]):
         super().__init__(RIVAL_US, 0.01, 1.0)
         self._runs = runs

@@ -33,7 +33,7 @@ def architecture(sm: int) -> str:
 def load() -> Any:
     """The module cuda.bindings.nvrtc with its library loaded. Raises TargetUnavailable."""
     try:
-        from cuda.bindings import nvrtc
+        from cuda.bindings import nvrtc  # pyright: ignore[reportAttributeAccessIssue]: compiled, without stubs
 
         nvrtc.nvrtcVersion()  # loads the library; cuda.pathfinder raises a RuntimeError where there is none
     except (ImportError, RuntimeError) as error:

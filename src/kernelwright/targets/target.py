@@ -118,7 +118,8 @@ class Device(ABC):
     def synchronize(self) -> None: ...
 
     def cold_sets(self, set_bytes: int) -> int:
-        """How many sets of buffers make mode device-cold cold, given the bytes of one. The caches are flushed before a sample, and each of its
+        """How many sets of buffers make mode device-cold cold, given the bytes of one. The caches are flushed before a sample, and each
+        of its
         launches uses a set of its own."""
         return 4
 
@@ -133,6 +134,9 @@ class Device(ABC):
 class Contender(ABC):
     """Something loaded that can be run on its sets of buffers and clocked."""
 
+    in_place: bool = True
+    """Whether a clocked launch leaves its result in the set's outputs. A rival's, and a Python candidate's, has to be run once more for
+    that."""
     cold_launches: int = 4
     """Sets of buffers: the most launches of one cold sample, each on a set that nothing has touched since the flush."""
 
@@ -146,7 +150,8 @@ class Contender(ABC):
         A sample in which every launch was disturbed is (nan, launches)."""
 
     def launches_for(self, mode: str, once_us: float) -> int:
-        """Launches of one sample, given that one launch takes `once_us`: 2 ms of work, but at most 20 launches (as many as a set of cold buffers
+        """Launches of one sample, given that one launch takes `once_us`: 2 ms of work, but at most 20 launches (as many as a set of cold
+        buffers
         is worth), and few where each waits for its arrival (host-server)."""
         if mode == "host-server":
             return 5

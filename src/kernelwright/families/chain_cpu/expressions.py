@@ -61,10 +61,14 @@ class Names:
     def of(self, n: int) -> str:
         if n not in self.taken:
             node = self.schedule.nodes[n]
-            stem = node.name if node.op == "reduce" else node.op
+            stem = node.name if node.op == "reduce" else "mean" if self._is_mean(n) else node.op
             number = 1 + sum(name.rstrip("0123456789") == stem for name in self.taken.values())
             self.taken[n] = f"{node.name}_j" if node.op == "input" else f"{stem}{number}"
         return self.taken[n]
+
+    def _is_mean(self, n: int) -> bool:
+        nodes, args = self.schedule.nodes, self.schedule.nodes[n].args
+        return nodes[n].op == "div" and nodes[args[0]].name == "sum" and self.constants.get(args[1]) == "(float)cols"
 
     def constant(self, n: int) -> str:
         return self.constants.get(n) or literal(self.schedule.nodes[n].value)
@@ -136,7 +140,7 @@ class Expressions:
                 row = f"{node.name}_row" if node.shape == "full" else node.name
                 return Text(f"load({row} + {at.column}, {at.lanes})")
             case "input":
-                return Text(f"load_one({node.name}{self._at_row(node.name) if node.shape == 'row' else ''})")
+                return Text(f"load_one({node.name}{f' + {self._row_of(node.name)}' if node.shape == 'row' else ''})")
             case "reduce":
                 return Text(f"parts_{self.names.of(n)}.total()")
             case "const":
@@ -164,14 +168,14 @@ class Expressions:
         node = self.schedule.nodes[n]
         column = f"column_{self.names.of(n)}"
         target = self.schedule.nodes[node.args[1]].name
-        self.line(f"const long {column} = *({target}{self._at_row(target)});")
+        self.line(f"const long {column} = {target}[{self._row_of(target)}];")
         inner = Expressions(self.names, {}, self.schedule.ready[n], self.indent, self)
         text = inner.number(node.args[0], Place(column, "Part{1}"))
         self.lines += inner.lines
         return Text(f"splat(({text.vector})[0])")
 
-    def _at_row(self, name: str) -> str:
-        return f" + row * ld_{name}" if name in self.names.strided else " + row"
+    def _row_of(self, name: str) -> str:
+        return f"row * ld_{name}" if name in self.names.strided else "row"
 
     def _arithmetic(self, n: int, at: Place) -> Text:
         node = self.schedule.nodes[n]

@@ -25,7 +25,7 @@ _TAKEN = re.compile(
     "load_one|store|store_one|stream|splat|only|rotate|scale|quotient|copysign|widen|narrow|sweep|steps|exp_of_negative|to_float|"
     "to_index|as_float|as_int|iota_lanes|end_of_stream|shift_up|fp16|bf16|"
     # values of the program
-    rf"(parts|running|column|kept|by|ld)_.*|({'|'.join((*UNARY, *BINARY, *COMPARE, *REDUCE))}|where|scan|pick|rotate_half)\d+"
+    rf"(parts|running|column|kept|by|ld)_.*|({'|'.join((*UNARY, *BINARY, *COMPARE, *REDUCE))}|mean|where|scan|pick|rotate_half)\d+"
 )
 
 

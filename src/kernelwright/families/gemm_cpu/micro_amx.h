@@ -12,7 +12,7 @@ template <int, int> struct MicroAmx {
     static long depth(long kb) { return round_up(kb, 32) / 2; }
     using L = uint32_t;
     using R = uint32_t;
-    using InFp32 = MicroFma<4, 4>;  // for inputs with which the instruction may flush denormals, and where AMX is not granted
+    using InFp32 = MicroFma<4, 2>;  // for inputs with which the instruction may flush denormals, and where AMX is not granted
 
     // Linux grants the tile registers to a process that asks: arch_prctl(ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA).
     static bool granted() {

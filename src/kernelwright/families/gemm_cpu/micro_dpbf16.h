@@ -12,7 +12,7 @@ template <int TILE_ROWS, int TILE_VECS> struct MicroDpbf16 {
     static long depth(long kb) { return (kb + 1) / 2; }
     using L = uint32_t;
     using R = uint32_t;
-    using InFp32 = MicroFma<4, 4>;  // for inputs with which the instruction may flush denormals
+    using InFp32 = MicroFma<4, 2>;  // for inputs with which the instruction may flush denormals
 
     static void pack_left(Session &s, uint32_t *to, const T *l, long ld, long rows, long kb) {
         pack_pairs<LEFT_ALONG_K>(s.left, to, 1, l, ld, rows, kb);

@@ -1,0 +1,55 @@
+"""KernelBench answers: Python candidates on the CPU target."""
+
+from __future__ import annotations
+
+import pytest
+
+from kernelwright.evaluate.evaluator import Evaluator
+from kernelwright.evaluate.jobs import ALL_RUNGS, Job
+from kernelwright.problems.kernelbench import load
+from kernelwright.records import Candidate, Origin, Outcome
+from kernelwright.targets import target
+
+PROBLEM = """
+import torch
+class Model(torch.nn.Module):
+    def __init__(self, width):
+        super().__init__()
+        self.scale = torch.nn.Parameter(torch.rand(width))
+    def forward(self, x):
+        return torch.tanh(x) * self.scale
+def get_inputs():
+    return [torch.randn(8, 32)]
+def get_init_inputs():
+    return [32]
+"""
+ANSWER = PROBLEM[: PROBLEM.index("def get_inputs")].replace("Model", "ModelNew")
+
+
+@pytest.fixture(scope="module")
+def evaluator():
+    with Evaluator(target("cpu")) as one:
+        yield one
+
+
+@pytest.mark.parametrize(
+    ("answer", "outcome", "words"),
+    [
+        (ANSWER, Outcome.OK, "checks passed"),
+        (ANSWER.replace("torch.tanh(x)", "x"), Outcome.WRONG_RESULT, "y0"),
+        (ANSWER.replace("torch.tanh(x) * self.scale", "torch.zeros_like(x)"), Outcome.WRONG_RESULT, "y0"),
+        (ANSWER.replace("ModelNew", "Other"), Outcome.COMPILE_ERROR, "ModelNew"),
+        (ANSWER.replace("return", "raise KeyError('hello')  #"), Outcome.CRASH, "hello"),
+        (ANSWER.replace("return", "import os; os._exit(3)  #"), Outcome.CRASH, "code 3"),
+        (ANSWER + "\n+", Outcome.COMPILE_ERROR, "SyntaxError"),
+        (ANSWER.replace("self.scale\n", "self.scale[:4].sum()\n").replace("tanh(x)", "tanh(x)[0]"), Outcome.WRONG_RESULT, "shape"),
+    ],
+)
+def test_an_answer_is_judged(evaluator, tmp_path, answer, outcome, words):
+    file = tmp_path / "scaled_tanh.py"
+    file.write_text(PROBLEM)
+    candidate = Candidate(kind="python", source=answer, origin=Origin(kind="file"))
+    job = Job(workload=load(file), rivals=("eager",), rungs=ALL_RUNGS)
+    (trial,) = evaluator.evaluate([candidate], job, stage="verify", session="test")
+    assert trial.verdict.outcome == outcome, trial.verdict.evidence
+    assert words in trial.verdict.evidence
