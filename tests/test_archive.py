@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -35,7 +36,7 @@ W = Workload(problem="gemm", axes={"M": 4, "N": 8, "K": 2}, dtype="fp16", layout
 ENV = Environment(target="fake", device="fake one")
 
 
-def candidate(n: int, kind="fake", parents=()) -> Candidate:
+def candidate(n: int, kind: Any = "fake", parents=()) -> Candidate:
     plan = LaunchPlan(launches=(Launch(kernel="k", args=(TensorArg(name="a"),)),)) if kind in ("cpu", "cuda") else None
     origin = Origin(kind="rival" if kind == "rival" else "script", name=f"s{n}", parents=parents)
     return Candidate(kind=kind, source=f"run {n}", plan=plan, origin=origin)
@@ -323,6 +324,7 @@ def test_a_forked_process_is_told_to_open_its_own(tmp_path, monkeypatch):
 WRITER = """
 import sys
 from pathlib import Path
+from typing import Any
 sys.path.insert(0, {folder!r})
 from test_archive import Archive, trial
 with Archive({path!r}) as archive:

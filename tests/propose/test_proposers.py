@@ -49,7 +49,7 @@ def test_seeds_come_first_and_origin_tells_everything(name):
     assert [c.origin.config for c in first[:2]] == list(toy.seeds(W, DEVICE))
     for candidate in first:
         assert (candidate.origin.kind, candidate.origin.name, candidate.origin.proposer) == ("family", "toy", name)
-        assert toy.render(candidate.origin.config, W, DEVICE).id == candidate.id
+        assert toy.render(dict(candidate.origin.config), W, DEVICE).id == candidate.id  # type: ignore[arg-type]
 
 
 @every

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from kernelwright.families.family import Config, DeviceFacts, Family, Space
 from kernelwright.records import Candidate, Comparison, Environment, Outcome, Timing, Trial, Verdict, Workload
 
@@ -47,7 +49,7 @@ class Toy(Family):
         self.rendered.append(config)
         return Candidate(kind="fake", source=f"{self.name} {config}", origin=self.origin(config))
 
-    def ratio(self, config: Config) -> float:
+    def ratio(self, config: Any) -> float:
         steps = abs(SIZES.index(int(config["bm"])) - 3) + abs(SIZES.index(int(config["bn"])) - 2)
         steps += abs(int(config["stages"]) - 5) * 0.5 + abs((1, 2, 4, 8).index(int(config["split"])) - 1)
         steps += (config["order"] != "snake") + (config["vector"] is not True)
