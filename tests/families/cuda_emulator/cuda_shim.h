@@ -203,6 +203,9 @@ inline float min_nan(float a, float b) { return std::isnan(a) ? a : std::isnan(b
 // .ftz: denormals in and out count as zero.
 inline float ftz(float x) { return std::fabs(x) < 0x1p-126f ? std::copysign(0.0f, x) : x; }
 
+// tanh.approx: relative error up to 2^-11, here by dropping the mantissa's lower 13 bits.
+inline float rough(float x) { return std::isnan(x) ? x : bits<float>(bits<unsigned>(x) & 0xffffe000u); }
+
 inline unsigned short half_of(float x) { return bits<unsigned short>(static_cast<_Float16>(x)); }
 inline float float_of_half(unsigned short x) { return static_cast<float>(bits<_Float16>(x)); }
 inline unsigned short bfloat_of(float x) {

@@ -35,7 +35,7 @@ def render(chain: ChainProgram, config: Config, *, title: str, rows: Expr, cols:
     scheme = config["scheme"]
     functor = Functor(
         chain,
-        fast=config["math"] == "fast",
+        fast=config.get("math") == "fast",
         keep=scheme == "registers",
         # a row that is read in each stage should stay in cache
         stream_loads=config["hints"] == "stream" and scheme != "reread",
@@ -43,7 +43,7 @@ def render(chain: ChainProgram, config: Config, *, title: str, rows: Expr, cols:
     )
     fixed = bool(config.get("fixed_cols")) or not chain.any_cols
     call, threads, grid = _schedule(chain, config, rows, cols, cols_now)
-    parameters, arguments = _interface(functor, rows, None if fixed else cols)
+    parameters, arguments = _interface(functor, rows, cols, cols_now, fixed)
     kernel = "chain_" + re.sub(r"\W", "_", title)
     pdl = bool(config.get("pdl"))
     body = ["launch_dependents();", "grid_dependency_wait();"] if pdl else []
@@ -119,17 +119,23 @@ def _schedule(chain: ChainProgram, config: Config, rows: Expr, cols: Expr, cols_
     return call, threads, f"max(1, min({work}, {limit} * sms))" if limit else f"max(1, {work})"
 
 
-def _interface(functor: Functor, rows: Expr, cols: Expr | None) -> tuple[list[tuple[str, str]], tuple[Arg, ...]]:
+def folded(functor: Functor, name: str, cols_now: int) -> bool:
+    """Whether a row of the matrix is more than the tensor's last axis: (16, 4, 64, 64) seen as 16 rows of 16,384 columns."""
+    shape = functor.chain.tensors[name].shape
+    return shape_of(functor, name) == "full" and len(shape) > 1 and shape[-1] != cols_now
+
+
+def _interface(functor: Functor, rows: Expr, cols: Expr, cols_now: int, fixed: bool) -> tuple[list[tuple[str, str]], tuple[Arg, ...]]:
     """Parameters of the kernel and the arguments that fill them."""
     parameters = [p for p in members(functor) if p[1] != "cols"]
     arguments: list[Arg] = []
     for name in functor.chain.tensors:
         arguments.append(TensorArg(name=name))
         if strided(functor, name):
-            arguments.append(ScalarArg(ctype="i64", value=f"ld_{name}"))
+            arguments.append(ScalarArg(ctype="i64", value=cols if folded(functor, name, cols_now) else f"ld_{name}"))
     parameters.append(("int", "rows"))
     arguments.append(ScalarArg(ctype="i32", value=rows))
-    if cols is not None:
+    if not fixed:
         parameters.append(("int", "cols"))
         arguments.append(ScalarArg(ctype="i32", value=cols))
     return [(f"{kind} __restrict__" if kind.endswith("*") else kind, name) for kind, name in parameters], tuple(arguments)
@@ -151,13 +157,16 @@ def _requires(functor: Functor, config: Config, rows: Expr, cols: Expr, cols_now
         access = min(16, vec * size)
         if kind in ("full", "col") and access > size:
             conditions.append(f"align_{name} % {access} == 0")
-        if kind == "full" and scheme == "flat":
+        if folded(functor, name, cols_now):
+            conditions.append(f"ld_{name} == {tensor.shape[-1]}")  # no gaps inside a row, nor between rows
+        elif kind == "full" and scheme == "flat":
             conditions.append(f"{rows} <= 1 or ld_{name} == {cols}")
         elif kind == "full" and access > size:
             conditions.append(f"ld_{name} % {access // size} == 0")
         elif kind == "row" and not strided(functor, name) and len(tensor.shape) > 1:
             conditions.append(f"ld_{name} == {tensor.shape[-1]}")  # leading axes that fold into rows without gaps
-    return tuple(dict.fromkeys(conditions))
+    # where the size is part of the Workload's source, a condition on it alone says nothing
+    return tuple(dict.fromkeys(c for c in conditions if re.search("[a-z]", c)))
 
 
 __all__ = ["items_of", "render", "safe", "tile_width"]

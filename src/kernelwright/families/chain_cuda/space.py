@@ -29,6 +29,8 @@ from kernelwright.families.chain_cuda.render import items_of, render
 from kernelwright.families.family import Config, DeviceFacts, Family, Space, Value
 from kernelwright.records import DTYPES, Candidate, Expr, Workload
 
+FASTER = ("exp", "log", "tanh", "sigmoid", "erf", "reciprocal", "div")
+"""Ops with an approximation of their own."""
 MOST_ITEMS = 16
 """More vectors of a row in one thread do not fit its registers at any useful number of threads."""
 CACHED_ROW = 32 * 1024
@@ -79,7 +81,8 @@ class ChainCuda(Family):
                 space["fixed_cols"] = (False, True)
         space["blocks_per_sm"] = (0, 1, 2, 4, 8, 16)
         space["hints"] = ("none", "store", "stream")
-        space["math"] = ("accurate", "fast")
+        if chain.has(*FASTER):
+            space["math"] = ("accurate", "fast")
         if device.sm >= 90:
             space["pdl"] = (False, True)
         return space
@@ -124,7 +127,9 @@ class ChainCuda(Family):
         chain, (rows, cols) = load(w), matrix(w)
         space = self.space(w, device)
         half = all(chain.tensors[name].dtype in ("fp16", "bf16") for name in chain.program.outputs)
-        common: dict[str, Value] = {"blocks_per_sm": 0, "hints": "none", "math": "fast" if half else "accurate"}
+        common: dict[str, Value] = {"blocks_per_sm": 0, "hints": "none"}
+        if "math" in space:
+            common["math"] = "fast" if half else "accurate"
         if device.sm >= 90:
             common["pdl"] = False
         wide = max((v for v in space["vec"] if not self._splits(chain, cols, int(v))), key=int)
@@ -151,10 +156,8 @@ class ChainCuda(Family):
                     }
                     guesses.append({"scheme": "registers", **row})
                 guesses.append({**guesses[-1], "scheme": "reread", "row_threads": min(512, max(32, threads)), "items": 1})
-        if half:
-            guesses += [{**g, "math": "accurate"} for g in guesses[:1]]
-        else:
-            guesses += [{**g, "math": "fast"} for g in guesses[:1]]
+        if "math" in space:
+            guesses.append({**guesses[0], "math": "accurate" if half else "fast"})
         legal = [g for g in guesses if self.illegal(g, w, device) is None]
         return tuple({tuple(g.items()): g for g in legal}.values())
 
