@@ -51,6 +51,9 @@ class Run:
     """The device's roofline, for reports: the fields of `targets.target.Peaks`."""
 
 
+SCREEN_TOLERANCE = 0.03
+"""A screen ends when the ratio's interval is this narrow: enough to tell finalists from the rest."""
+
 Progress = Callable[[Trial], None]
 
 
@@ -96,7 +99,7 @@ def optimize(
         ]
         trials = [t for t in history if t.stage == "screen"]
         searcher = propose.make(proposer, w, families, device, seed=seed, history=trials)
-        screen = Job(workload=w, rivals=anchor, rungs=SCREEN_RUNGS, modes=(mode,))
+        screen = Job(workload=w, rivals=anchor, rungs=SCREEN_RUNGS, modes=(mode,), tolerance=SCREEN_TOLERANCE)
         queue = [c for c in extra if c.id not in {t.candidate.id for t in trials}]
         while len(trials) < budget.trials and time.monotonic() - started < budget.seconds:
             batch = queue or searcher.propose(min(8, budget.trials - len(trials)))

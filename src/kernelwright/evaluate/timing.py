@@ -118,10 +118,12 @@ def _guarded(e: Entrant, action: Callable[[], None]) -> None:
 
 def _calibrate(e: Entrant, mode: str) -> None:
     """Chooses launches per sample: long enough for the clock, short enough for many rounds."""
-    e.launches = 1
-    once = min((v for v in (e.contender.sample(mode, 1)[0] for _ in range(2)) if not math.isnan(v)), default=1e6)
-    e.launches = e.contender.launches_for(mode, once)
-    e.contender.sample(mode, e.launches)
+    known = e.contender.launches
+    if mode not in known:
+        once = min((v for v in (e.contender.estimate(mode) for _ in range(2)) if not math.isnan(v)), default=1e6)
+        known[mode] = e.contender.launches_for(mode, once)
+        e.contender.sample(mode, known[mode])
+    e.launches = known[mode]
 
 
 def _turn(problem: Problem, w: Workload, buffers: Buffers, e: Entrant, samples: list[float], mode: str, secret: int, peaks: Peaks) -> None:
@@ -166,7 +168,7 @@ def _converged(candidates: list[Entrant], rivals: list[Entrant], tolerance: floa
     ratios = _ratios(*pairs[0])
     if len(ratios) < 5:
         return False
-    median, low, high = bootstrap_median(ratios, np.random.default_rng(0), 400)
+    median, low, high = bootstrap_median(ratios, np.random.default_rng(0), 200)
     return high - low < tolerance * median
 
 

@@ -63,6 +63,8 @@ def tensors_of(bound: Bound) -> Mapping[str, Tensor]:
 class Program(CudaContender):
     """A candidate: its launches for each set, prepared once."""
 
+    only_launches = True
+
     def __init__(
         self,
         clock: Clock,

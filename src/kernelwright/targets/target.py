@@ -6,6 +6,7 @@ it lives in a judge process of its own (`evaluate.judge`), never in the user's, 
 
 from __future__ import annotations
 
+import functools
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -134,6 +135,11 @@ class Device(ABC):
 class Contender(ABC):
     """Something loaded that can be run on its sets of buffers and clocked."""
 
+    @functools.cached_property
+    def launches(self) -> dict[str, int]:
+        """Launches of a sample by timing mode, once that was found out: a rival keeps it from candidate to candidate."""
+        return {}
+
     in_place: bool = True
     """Whether a clocked launch leaves its result in the set's outputs. A rival's, and a Python candidate's, has to be run once more for
     that."""
@@ -148,6 +154,10 @@ class Contender(ABC):
     def sample(self, mode: str, launches: int) -> tuple[float, int]:
         """One sample in a timing mode: (microseconds per launch, disturbed launches dropped). Launch i uses set i % len(sets).
         A sample in which every launch was disturbed is (nan, launches)."""
+
+    def estimate(self, mode: str) -> float:
+        """Roughly the microseconds of one launch, to choose how many a sample takes; NaN if that could not be told."""
+        return self.sample(mode, 1)[0]
 
     def launches_for(self, mode: str, once_us: float) -> int:
         """Launches of one sample, given that one launch takes `once_us`: 2 ms of work, but at most 20 launches (as many as a set of cold

@@ -18,7 +18,7 @@ from kernelwright.records import Candidate, ScalarArg, TensorArg, WorkspaceArg
 HERE = Path(__file__).parent
 DEVICE = Path(__file__).parents[3] / "src" / "kernelwright" / "device"
 HEADERS = ("copy", "layout", "mma", "numeric", "pdl")
-_KERNEL = re.compile(r'extern "C" __global__ void __launch_bounds__\(\w+\)\s+(\w+)\(([^)]*)\)')
+_KERNEL = re.compile(r'extern "C" __global__ void __launch_bounds__\([^)]*\)\s+(\w+)\(([^)]*)\)')
 _built: dict[str, ctypes.CDLL] = {}
 
 

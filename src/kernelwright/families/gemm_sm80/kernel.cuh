@@ -317,7 +317,7 @@ constexpr int flag_offset = kw::larger(Config::stages * stage_bytes, epilogue_by
 
 /// a, b, c: as stored, rows ld_x elements apart. Grid: (tiles, 1, split_k), or (tiles along M, along N, split_k) without raster
 /// order. partials, counters: split-K only. Dynamic shared memory: flag_offset + 16 bytes.
-extern "C" __global__ void __launch_bounds__(threads)
+extern "C" __global__ void __launch_bounds__(threads, 1)
     gemm(const Element* a, const Element* b, Element* c, int M, int N, int K, int ld_a, int ld_b, int ld_c, float* partials,
          int* counters) {
     extern __shared__ __align__(128) unsigned char dynamic_smem[];
