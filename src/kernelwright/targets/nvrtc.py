@@ -117,6 +117,7 @@ def options(arch: str, flags: tuple[str, ...]) -> list[str]:
         "-default-device",
         f"--include-path={include_folder()}",
         "--ptxas-options=-v",
+        "--no-cache",  # NVRTC's own cache, where a driver is there, gives the cubin without the resource report
         *flags,
     ]
 
