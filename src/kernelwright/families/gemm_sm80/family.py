@@ -43,4 +43,4 @@ class GemmSm80(Family):
         return _seeds.from_tile(bm, bn, bk, stages, split_k, w, device)
 
     def render(self, config: Config, w: Workload, device: DeviceFacts) -> Candidate:
-        return _render.render(config, w, self.origin(config))
+        return _render.render(config, w, device, self.origin(config))

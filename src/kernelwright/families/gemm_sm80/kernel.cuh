@@ -29,6 +29,7 @@ struct Config {
     static constexpr int block_m = 128, block_n = 128, block_k = 64;
     static constexpr int warps_m = 2, warps_n = 2, warps_k = 1;
     static constexpr int stages = 3;
+    static constexpr int blocks_per_sm = 1;    // how many ptxas shall make room for in the register file
     static constexpr int split_k = 1;
     static constexpr bool one_kernel = false;  // split-K: the last block reduces, else a second kernel
     static constexpr int raster_group = 8;     // tile rows walked together; 0: blockIdx.x, y are the tile
@@ -317,7 +318,7 @@ constexpr int flag_offset = kw::larger(Config::stages * stage_bytes, epilogue_by
 
 /// a, b, c: as stored, rows ld_x elements apart. Grid: (tiles, 1, split_k), or (tiles along M, along N, split_k) without raster
 /// order. partials, counters: split-K only. Dynamic shared memory: flag_offset + 16 bytes.
-extern "C" __global__ void __launch_bounds__(threads, 1)
+extern "C" __global__ void __launch_bounds__(threads, Config::blocks_per_sm)
     gemm(const Element* a, const Element* b, Element* c, int M, int N, int K, int ld_a, int ld_b, int ld_c, float* partials,
          int* counters) {
     extern __shared__ __align__(128) unsigned char dynamic_smem[];

@@ -26,7 +26,6 @@ class Chip:
     l2: float
     """Bytes/s from L2 for the whole chip."""
     dram: float
-    smem_per_sm: int
     start: float = 1.3e-6
     """Launch, first loads' latency, last stores."""
     latency: float = 0.6e-6
@@ -39,23 +38,9 @@ def chip(device: DeviceFacts) -> Chip:
     """H200 for sm_90 and later (mma.sync reaches about 62 % of wgmma's 989 TFLOP/s), A100 for the others; data-sheet figures."""
     if device.sm >= 90:
         sms = device.sms if device.sms > 1 else 132
-        return Chip(sms, tensor=613e12 / 132, fma=60e12 / 132, l2=10e12, dram=4.3e12, smem_per_sm=228 * 1024)
+        return Chip(sms, tensor=613e12 / 132, fma=60e12 / 132, l2=10e12, dram=4.3e12)
     sms = device.sms if device.sms > 1 else 108
-    return Chip(sms, tensor=280e12 / 108, fma=18e12 / 108, l2=4.5e12, dram=1.4e12, smem_per_sm=164 * 1024)
-
-
-def blocks_per_sm(c: Config, w: Workload, device: DeviceFacts) -> int:
-    """How many blocks one multiprocessor holds, by shared memory (1 KB of it is the system's, per block), registers and threads."""
-    registers = cdiv(space.registers(c, w), 8) * 8 * space.threads(c)
-    return max(
-        1,
-        min(
-            chip(device).smem_per_sm // (space.smem_bytes(c, w) + 1024),
-            space.REGISTERS_PER_SM // registers,
-            2048 // space.threads(c),
-            32,
-        ),
-    )
+    return Chip(sms, tensor=280e12 / 108, fma=18e12 / 108, l2=4.5e12, dram=1.4e12)
 
 
 def seconds(c: Config, w: Workload, device: DeviceFacts) -> float:
@@ -68,7 +53,7 @@ def seconds(c: Config, w: Workload, device: DeviceFacts) -> float:
     blocks = tiles * split
     steps = cdiv(cdiv(k, bk), split)
     busiest = cdiv(blocks, chip_.sms)
-    resident = min(blocks_per_sm(c, w, device), busiest)
+    resident = min(space.blocks_per_sm(c, w, device), busiest)
     rounds = cdiv(busiest, resident) if busiest < 4 * resident else busiest / resident  # long queues even out
     step_bytes = (bm + bn) * bk * size
     multiply = resident * steps * 2.0 * bm * bn * bk / (_rate(c, w, chip_) * _occupancy(c, resident))

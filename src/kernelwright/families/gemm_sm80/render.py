@@ -6,8 +6,8 @@ import re
 from functools import cache
 from pathlib import Path
 
-from kernelwright.families.family import Config
-from kernelwright.families.gemm_sm80.space import smem_bytes, threads
+from kernelwright.families.family import Config, DeviceFacts
+from kernelwright.families.gemm_sm80.space import blocks_per_sm, smem_bytes, threads
 from kernelwright.records import Candidate, Expr, Launch, LaunchPlan, Origin, ScalarArg, TensorArg, Workload, WorkspaceArg
 
 _FOLDER = Path(__file__).parent
@@ -20,9 +20,9 @@ def _text(name: str) -> str:
     return (_FOLDER / name).read_text(encoding="utf-8").replace('#include "split_k.cuh"\n', (_FOLDER / "split_k.cuh").read_text("utf-8"))
 
 
-def render(c: Config, w: Workload, origin: Origin) -> Candidate:
+def render(c: Config, w: Workload, device: DeviceFacts, origin: Origin) -> Candidate:
     simt = w.dtype == "fp32"
-    struct = _struct_simt(c, w) if simt else _struct_tensor_core(c, w)
+    struct = _struct_simt(c, w, device) if simt else _struct_tensor_core(c, w, device)
     source = _CONFIG.sub(lambda _: struct, _text("simt.cuh" if simt else "kernel.cuh"), count=1)
     return Candidate(kind="cuda", source=source, plan=_plan(c, w), origin=origin)
 
@@ -31,12 +31,13 @@ def _bool(value: object) -> str:
     return "true" if value else "false"
 
 
-def _common(c: Config, w: Workload) -> list[str]:
+def _common(c: Config, w: Workload, device: DeviceFacts) -> list[str]:
     return [
         f"static constexpr bool a_k_contiguous = {_bool(w.layout[0] == 'n')};",
         f"static constexpr bool b_k_contiguous = {_bool(w.layout[1] == 't')};",
         f"static constexpr int block_m = {c['block_m']}, block_n = {c['block_n']}, block_k = {c['block_k']};",
         f"static constexpr int stages = {c['stages']};",
+        f"static constexpr int blocks_per_sm = {blocks_per_sm(c, w, device)};",
         f"static constexpr int split_k = {c['split_k']};",
         f"static constexpr bool one_kernel = {_bool(_one_kernel(c))};",
         f"static constexpr int raster_group = {c['raster_group']};",
@@ -49,12 +50,12 @@ def _struct(lines: list[str]) -> str:
     return "struct Config {\n" + "".join(f"    {line}\n" for line in lines) + "};\n"
 
 
-def _struct_tensor_core(c: Config, w: Workload) -> str:
+def _struct_tensor_core(c: Config, w: Workload, device: DeviceFacts) -> str:
     return _struct(
         [
             f"using Element = {_ELEMENT[w.dtype]};",
             f"static constexpr bool fp16_accumulate = {_bool(w.accumulate == 'fp16')};",
-            *_common(c, w),
+            *_common(c, w, device),
             f"static constexpr int warps_m = {c['warps_m']}, warps_n = {c['warps_n']}, warps_k = {c['warps_k']};",
             f"static constexpr Tails tails = Tails::{c['tails']};",
             f"static constexpr bool staged_store = {_bool(c['staged_store'])};",
@@ -62,9 +63,9 @@ def _struct_tensor_core(c: Config, w: Workload) -> str:
     )
 
 
-def _struct_simt(c: Config, w: Workload) -> str:
+def _struct_simt(c: Config, w: Workload, device: DeviceFacts) -> str:
     sizes = f"static constexpr int thread_m = {c['thread_m']}, thread_n = {c['thread_n']};"
-    return _struct([*_common(c, w), sizes])
+    return _struct([*_common(c, w, device), sizes])
 
 
 def _one_kernel(c: Config) -> bool:

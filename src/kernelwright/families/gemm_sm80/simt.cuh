@@ -14,6 +14,7 @@ struct Config {
     static constexpr int block_m = 128, block_n = 128, block_k = 16;
     static constexpr int thread_m = 8, thread_n = 8;
     static constexpr int stages = 3;
+    static constexpr int blocks_per_sm = 1;    // how many ptxas shall make room for in the register file
     static constexpr int split_k = 1;
     static constexpr bool one_kernel = false;  // split-K: the last block reduces, else a second kernel
     static constexpr int raster_group = 8;     // tile rows walked together; 0: blockIdx.x, y are the tile
@@ -38,29 +39,40 @@ struct Operand {
     static constexpr int row_floats = Extent + (KContiguous ? 4 : 0);
     static constexpr int bytes = Config::block_k * row_floats * 4;
     static constexpr int width = KContiguous ? 1 : Config::vector_bytes / 4;  // floats a copy
+    static constexpr int rows = KContiguous ? Extent : Config::block_k;        // of the tile as it lies in global memory
     static constexpr int across = (KContiguous ? Config::block_k : Extent) / width;
-    static constexpr int copies = Extent * Config::block_k / width;
+    static constexpr int rows_per_pass = threads / across;
+    static constexpr int passes = kw::ceil_div(rows, rows_per_pass);
+    static_assert(threads % across == 0, "a thread keeps its column over all passes");
 
-    const float* source;  // the tile's first element of the next step
-    size_t step_stride;
-    int ld, present;      // `present`: extent from the tile's first row or column on
+    const float* source;  // this thread's first element of the next step
+    size_t pass_stride, step_stride;
+    int row, column;
+    int present;  // elements from this thread's first one to the end of the operand's other axis (M or N)
 
-    __device__ __forceinline__ Operand(const float* matrix, int ld_, int first, int extent, int first_k) {
-        ld = ld_;
-        present = extent - first;
-        source = matrix + (KContiguous ? size_t(first) * ld + first_k : size_t(first_k) * ld + first);
-        step_stride = KContiguous ? size_t(Config::block_k) : size_t(Config::block_k) * ld;
+    __device__ __forceinline__ Operand(const float* matrix, int ld, int first, int extent, int first_k) {
+        row = threadIdx.x / across;
+        column = threadIdx.x % across * width;
+        pass_stride = size_t(rows_per_pass) * ld;
+        if constexpr (KContiguous) {
+            source = matrix + size_t(first + row) * ld + first_k + column;
+            step_stride = Config::block_k;
+            present = extent - first - row;
+        } else {
+            source = matrix + size_t(first_k + row) * ld + first + column;
+            step_stride = size_t(Config::block_k) * ld;
+            present = extent - first - column;
+        }
     }
 
     __device__ __forceinline__ void copy(unsigned slot, int k_left) const {
+        const unsigned to = slot + (KContiguous ? column * row_floats + row : row * row_floats + column) * 4;
 #pragma unroll
-        for (int i = 0; i < kw::ceil_div(copies, threads); i++) {
-            int index = threadIdx.x + i * threads;
-            if (copies % threads != 0 && index >= copies) break;
-            int outer = index / across, inner = index % across * width;
-            int k = KContiguous ? inner : outer, x = KContiguous ? outer : inner;
-            kw::cp_async_or_zero<width * 4>(slot + (k * row_floats + x) * 4, source + size_t(outer) * ld + inner,
-                                            k < k_left && x < present);
+        for (int pass = 0; pass < passes; pass++) {
+            const int down = pass * rows_per_pass;
+            if (rows % rows_per_pass != 0 && row + down >= rows) break;
+            const bool exists = KContiguous ? column < k_left && down < present : row + down < k_left && 0 < present;
+            kw::cp_async_or_zero<width * 4>(to + down * (KContiguous ? 1 : row_floats) * 4, source + pass * pass_stride, exists);
         }
     }
 
@@ -77,7 +89,7 @@ __device__ __forceinline__ int offset_in_tile(int thread, int threads_along, int
 
 /// a, b, c: as stored, rows ld_x elements apart. Grid: (tiles, 1, split_k), or (tiles along M, along N, split_k) without raster
 /// order. partials, counters: split-K only. Dynamic shared memory: flag_offset + 16 bytes.
-extern "C" __global__ void __launch_bounds__(threads, 1)
+extern "C" __global__ void __launch_bounds__(threads, Config::blocks_per_sm)
     gemm(const float* a, const float* b, float* c, int M, int N, int K, int ld_a, int ld_b, int ld_c, float* partials,
          int* counters) {
     extern __shared__ __align__(128) unsigned char dynamic_smem[];

@@ -17,6 +17,8 @@ ADDRESS_REGISTERS = 40
 SMEM_PER_BLOCK = {80: 163 * 1024, 86: 99 * 1024, 87: 163 * 1024, 89: 99 * 1024, 90: 227 * 1024, 100: 227 * 1024, 120: 99 * 1024}
 """CUDA programming guide, technical specifications per compute capability; for devices whose facts name no limit."""
 
+SMEM_PER_SM = {80: 164 * 1024, 86: 100 * 1024, 87: 164 * 1024, 89: 100 * 1024, 90: 228 * 1024, 100: 228 * 1024, 120: 100 * 1024}
+
 SPLITS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
 
 
@@ -94,7 +96,7 @@ def illegal(c: Config, w: Workload, device: DeviceFacts) -> str | None:
         return f"a grid without raster order has at most 65535 tiles along N, this has {cdiv(n, int(c['block_n']))}"
     if int(c["split_k"]) > max(1, cdiv(k, int(c["block_k"]))):
         return f"K = {k} has fewer than {c['split_k']} steps of {c['block_k']}"
-    reason = _illegal_simt(c) if w.dtype == "fp32" else _illegal_tensor_core(c, w)
+    reason = _illegal_simt(c, w) if w.dtype == "fp32" else _illegal_tensor_core(c, w)
     if reason:
         return reason
     used, limit = smem_bytes(c, w), smem_limit(device)
@@ -130,13 +132,20 @@ def _illegal_tensor_core(c: Config, w: Workload) -> str | None:
     return None
 
 
-def _illegal_simt(c: Config) -> str | None:
+def _illegal_simt(c: Config, w: Workload) -> str | None:
     bm, bn, tm, tn = (int(c[x]) for x in ("block_m", "block_n", "thread_m", "thread_n"))
     count = threads(c)
     if count % 32 or not 32 <= count <= 1024:
         return f"{bm} x {bn} over {tm} x {tn} a thread is {count} threads; it must be a multiple of 32 up to 1024"
     if c["vector_bytes"] not in (4, 16):
         return f"vector_bytes = {c['vector_bytes']} is not among 4, 16"
+    width = int(c["vector_bytes"]) // 4
+    for operand, across in (
+        ("A", int(c["block_k"]) if w.layout[0] == "n" else bm // width),
+        ("B", bn // width if w.layout[1] == "n" else int(c["block_k"])),
+    ):
+        if count % across:
+            return f"{count} threads do not divide into {operand}'s tile rows of {across} copies"
     return None
 
 
@@ -173,3 +182,13 @@ def registers(c: Config, w: Workload) -> int:
 
 def register_limit(c: Config) -> int:
     return min(REGISTERS_PER_THREAD, REGISTERS_PER_SM // threads(c) // 8 * 8)
+
+
+def blocks_per_sm(c: Config, w: Workload, device: DeviceFacts) -> int:
+    """How many blocks one multiprocessor shall hold, by shared memory (1 KB per block is the system's), registers and threads. The kernel
+    is compiled for it: left alone, ptxas either spills a few bytes to fit one block more or takes twice the registers it needs."""
+    spare = 24  # how far ptxas went beyond the estimate where nothing bound it
+    need = min(REGISTERS_PER_THREAD + 1, cdiv(registers(c, w) + spare, 8) * 8)
+    by_smem = SMEM_PER_SM.get(device.sm, 100 * 1024) // (smem_bytes(c, w) + 1024)
+    by_threads = (2048 if device.sm in (80, 90, 100) else 1536) // threads(c)
+    return max(1, min(by_smem, by_threads, REGISTERS_PER_SM // (need * threads(c)), 16))
