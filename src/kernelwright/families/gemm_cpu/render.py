@@ -40,7 +40,7 @@ def render(config: Config, w: Workload, origin: Origin) -> Candidate:
     text = text.replace("using T = float;", f"using T = {_TYPES[w.dtype]};")
     text = text.replace('"vec_avx512.h"', f'"vec_{config["vector"]}.h"')
     text = text.replace('"micro_fma.h"', f'"micro_{kernel}.h"').replace("MicroFma<MR, NR>", f"{_MICRO[kernel]}<MR, NR>")
-    return Candidate(kind="cpu", source=_joined(text), plan=_plan(config, left), origin=origin)
+    return Candidate(kind="cpu", source=_joined(text), plan=_plan(config, w, left), origin=origin)
 
 
 def _joined(text: str) -> str:
@@ -48,7 +48,7 @@ def _joined(text: str) -> str:
     return re.sub(r'^#include "(\w+\.h)"$', lambda match: _joined(_file(match[1])).rstrip("\n"), text, flags=re.M)
 
 
-def _plan(config: Config, left: str) -> LaunchPlan:
+def _plan(config: Config, w: Workload, left: str) -> LaunchPlan:
     rows, cols = ("N", "M") if left == "b" else ("M", "N")
     right = "a" if left == "b" else "b"
     depth = f"cdiv(min(K, {config['kc']}), 32) * 32"
@@ -57,8 +57,9 @@ def _plan(config: Config, left: str) -> LaunchPlan:
         bytes_per_thread.append(f"4 * cdiv(min({rows}, {config['mc']}), 32) * 32 * {depth}")
     if config[f"pack_{right}"]:
         bytes_per_thread.append(f"4 * cdiv(min({cols}, {config['nc']}), 32) * 32 * {depth}")
-    bytes_per_thread.append(f"(K > {config['kc']}) * 4 * cdiv({rows}, 32) * 32 * cdiv(min({cols}, {config['nc']}), 32) * 32")
-    workspace = f"256 + {config['threads']} * ({' + '.join(bytes_per_thread)})"
+    if w.dtype != "fp32" or config["swap"]:  # else partial sums collect in C
+        bytes_per_thread.append(f"(K > {config['kc']}) * 4 * cdiv({rows}, 32) * 32 * cdiv(min({cols}, {config['nc']}), 32) * 32")
+    workspace = f"256 + {config['threads']} * ({' + '.join(bytes_per_thread) or '0'})"
     pointers = tuple(TensorArg(name=name) for name in ("a", "b", "c"))
     sizes = tuple(ScalarArg(ctype="i64", value=name) for name in ("M", "N", "K", "ld_a", "ld_b", "ld_c"))
     launch = Launch(kernel="kernel", args=(*pointers, *sizes, WorkspaceArg()))

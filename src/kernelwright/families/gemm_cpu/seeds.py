@@ -48,11 +48,16 @@ def seeds(w: Workload, device: DeviceFacts) -> tuple[Config, ...]:
     return tuple(found)
 
 
+def _even(size: int, most: int) -> int:
+    """The tile of at most `most` that cuts `size` evenly: 33 rows by 14 are 3 x 11."""
+    return max(1, -(-size // max(1, -(-size // most))))
+
+
 def _tile(rows: int, most: int, vector: str) -> Config:
-    """At most `most` rows, evenly cut (33 rows: 3 x 11), and the vectors that the registers leave."""
-    mr = -(-rows // max(1, -(-rows // most)))
+    """At most `most` rows, evenly cut, and the vectors that the registers leave."""
+    mr = _even(rows, most)
     widths = _WIDTHS[vector]
-    return {"mr": max(1, mr), "nr": widths[min(limit for limit in widths if limit >= mr)]}
+    return {"mr": mr, "nr": widths[min(limit for limit in widths if limit >= mr)]}
 
 
 def _guesses(w: Workload, vector: str, kernels: tuple) -> Iterator[Config]:
@@ -61,23 +66,23 @@ def _guesses(w: Workload, vector: str, kernels: tuple) -> Iterator[Config]:
     stored = along_k(w)
     wide, tall = (6, 14) if vector == "avx512" else (4, 6)
     dot = {"kernel": "dot", "pack_a": not stored["a"], "pack_b": not stored["b"], "kc": 4096}
-    dots = {"mr": 4, "nr": 6 if vector == "avx512" else 2}
+    dots = {"mr": _even(m, 4), "nr": _even(n, 6 if vector == "avx512" else 2)}
     swapped = {"swap": True, "pack_a": stored["a"], "pack_b": half}
     direct = {"pack_a": half, "pack_b": stored["b"]}  # 16-bit elements of A are widened once, by packing
     packed = {"pack_a": True, "pack_b": True}
     amx = {**packed, "kernel": "amx", "mr": 2, "nr": 2, "mc": 512, "kc": 1024}
 
-    if m == 1:  # rows of B stream past; nt: 1.04, nn: 1.08, bf16: 3
+    if m == 1:  # rows of B stream past; nn, nt: 1.04, bf16, fp16: 3
         if stored["b"]:
             yield {**dot, "mr": 1, "nr": 4, "unroll": 4}
             yield {**dot, "mr": 1, "nr": 4, "prefetch": 16}
         yield {**direct, **_tile(1, 1, vector), "kc": 32}
-    elif n == 1:  # nn: 1.19
+    elif n == 1:  # nn: 1.04
         if stored["a"]:
             yield {**dot, "mr": 4, "nr": 1, "unroll": 2}
             yield {**dot, "mr": 8, "nr": 1}
         yield {**swapped, **_tile(1, 1, vector), "kc": 32}
-    elif "amx" in kernels and m * n * k > 0:  # bf16 64^3: 8.4, 8x512x512: 1.6, 128^3: 2.8, 1024^3: 0.87
+    elif "amx" in kernels and m * n * k > 0:  # bf16 64^3: 9, 8x512x512: 2, 128^3: 2.7, 512^3: 0.9, 1024^3: 0.87
         yield amx
         yield {**amx, "kc": 512}
     if 1 < m <= _SMALL_ROWS or 1 < n <= _SMALL_ROWS:
@@ -85,13 +90,13 @@ def _guesses(w: Workload, vector: str, kernels: tuple) -> Iterator[Config]:
             yield {**direct, **_tile(m, 8, vector), "kc": 512, "prefetch": 8}
         elif n < m and not stored["a"]:  # 512x8x512 tn: 2.6
             yield {**swapped, **_tile(n, 8, vector)}
-        yield {**dot, **dots}  # 8x512x512 nt: 1.2, tt: 2.3; 512x8x512 nn: 2.0, nt: 2.2; 16x1024x256 nt: 1.5
-        yield {**dot, "mr": 4, "nr": min(n, 4) if vector == "avx512" else 2}
+        yield {**dot, **dots}  # 8x512x512 nt: 1.2, tt: 2.3; 512x8x512 nn: 2.0, nt: 2.2; 16x1024x256 nt: 1.3
+        yield {**dot, "mr": _even(m, 4), "nr": _even(n, 4 if vector == "avx512" else 2)}
     if "dpbf16" in kernels and "amx" not in kernels:
         yield {**packed, **_tile(m, tall, vector), "kernel": "dpbf16", "kc": 512}
-    if m * n * k <= 2**24 and not half:  # 64^3: 1.14, 33x65x17: 1.25, 100^3: 1.07, 128^3: 1.05, nt 64^3: 1.2
+    if m * n * k <= 2**27 and not half:  # 64^3: 1.38, 33x65x17: 1.35, 100^3: 1.10, 128^3: 1.02, 512^3: 1.01, nt 64^3: 1.3
         yield {**direct, **_tile(m, wide, vector)}
         yield {**direct, **_tile(m, 8, vector)}
-    yield {**packed, **_tile(m, tall, vector)}  # 512^3: 1.0, 1024^3: 0.95; fp16 64^3: 4.9
+    yield {**packed, **_tile(m, tall, vector)}  # 1024^3: 0.95; fp16 64^3: 5.2, 512^3: 0.91
     yield {**direct, **_tile(m, wide, vector)}
     yield {**packed, **_tile(m, 8, vector), "kc": 192}
