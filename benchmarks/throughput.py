@@ -43,7 +43,14 @@ def main() -> None:
             started = time.perf_counter()
             built = list(evaluator.builder.builds(candidates))
             compiled = time.perf_counter() - started
-            job = Job(workload=w, rivals=("eager",), rungs=SCREEN_RUNGS, modes=(headline_mode(target.name),), tolerance=SCREEN_TOLERANCE)
+            job = Job(
+                workload=w,
+                rivals=("eager",),
+                rungs=SCREEN_RUNGS,
+                modes=(headline_mode(target.name),),
+                min_rounds=3,
+                tolerance=SCREEN_TOLERANCE,
+            )
             list(evaluator.evaluate_built(built[:1], job, stage="screen", session="warm"))  # opens the device, prepares the rival
             started, outcomes = time.perf_counter(), []
             for one in built:

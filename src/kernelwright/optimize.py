@@ -99,7 +99,7 @@ def optimize(
         ]
         trials = [t for t in history if t.stage == "screen"]
         searcher = propose.make(proposer, w, families, device, seed=seed, history=trials)
-        screen = Job(workload=w, rivals=anchor, rungs=SCREEN_RUNGS, modes=(mode,), tolerance=SCREEN_TOLERANCE)
+        screen = Job(workload=w, rivals=anchor, rungs=SCREEN_RUNGS, modes=(mode,), min_rounds=3, tolerance=SCREEN_TOLERANCE)
         queue = [c for c in extra if c.id not in {t.candidate.id for t in trials}]
         while len(trials) < budget.trials and time.monotonic() - started < budget.seconds:
             batch = queue or searcher.propose(min(8, budget.trials - len(trials)))

@@ -35,7 +35,7 @@ def screen(evaluator: Evaluator, *candidates: Candidate, job: Job = SCREEN, stag
     [
         ({}, Outcome.OK, "checks passed"),
         ({"result": "zeros"}, Outcome.WRONG_RESULT, "exact rung"),
-        ({"result": "partial"}, Outcome.WRONG_RESULT, "1 elements were not written"),
+        ({"result": "partial"}, Outcome.WRONG_RESULT, "1 elements hold the poison"),
         ({"writes": "input"}, Outcome.INPUT_MUTATED, "input a"),
         ({"writes": "beyond"}, Outcome.OUT_OF_BOUNDS, "c"),
         ({"us": 1e-9}, Outcome.CHEAT, "physical limit"),

@@ -6,11 +6,12 @@ beyond it shows. Outputs are poisoned with the same byte, so an element left unw
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
 
+from kernelwright.plan import Names
 from kernelwright.problems.problem import TORCH_DTYPES, Problem, Tensors, TensorSpec
 from kernelwright.records import DTYPES, Workload
 from kernelwright.targets.target import Bound, Device
@@ -19,6 +20,8 @@ GUARD = 4096
 """Bytes before and after each tensor: a 4 KiB page, more than any tile row of our kernels."""
 POISON = 0xFF
 _ALIGN = 256
+_INTEGERS = {2: torch.int16, 4: torch.int32, 8: torch.int64}
+"""Integer type by element size: as integers, the poison is -1."""
 
 
 @dataclass(frozen=True)
@@ -53,11 +56,14 @@ class Buffers:
         self.set_bytes = _round_up(at, _ALIGN)
         self.flat = device.allocate(self.set_bytes * sets)
         self.flat.fill_(POISON)
-        self.bounds = [self._bind(i, sms) for i in range(sets)]
+        self.bounds: list[Bound] = []
+        for index in range(sets):
+            self.bounds.append(self._bind(index, sms))
+        self._outputs = [self._stacked(spec, row_stride, start, sets) for spec, row_stride, start in self._extents if spec.role == "out"]
 
     def _bind(self, index: int, sms: int) -> Bound:
         tensors: Tensors = {}
-        names: dict[str, int] = dict(self.workload.axes)
+        names = Names(self.workload.axes)
         names["sms"] = sms
         for spec, row_stride, start in self._extents:
             view = self.flat[index * self.set_bytes + start :].view(torch.uint8)
@@ -72,6 +78,9 @@ class Buffers:
             names[f"ld_{spec.name}"] = row_stride
             names[f"numel_{spec.name}"] = spec.numel
             names[f"align_{spec.name}"] = min(256, address & -address)
+        # sets are alike but for their addresses: they share one dictionary where its values agree
+        if self.bounds and self.bounds[0].names == names:
+            return Bound(tensors=tensors, names=self.bounds[0].names)
         return Bound(tensors=tensors, names=names)
 
     def __len__(self) -> int:
@@ -87,11 +96,19 @@ class Buffers:
         for name, value in inputs.items():
             self.bounds[index].tensors[name].copy_(value)
 
-    def poison(self, indices: Sequence[int] | None = None) -> None:
-        """Poisons the outputs of the sets; guard bands are left alone."""
-        for index in range(len(self)) if indices is None else indices:
-            for tensor in self.outputs(index).values():
-                _poison(tensor)
+    def _stacked(self, spec: TensorSpec, row_stride: int, start: int, sets: int) -> torch.Tensor:
+        """The elements of one tensor in all sets as integers: (sets, rows, row length)."""
+        itemsize = DTYPES[spec.dtype]
+        length = spec.shape[-1] if spec.shape else 1
+        shape = (sets, spec.numel // length if length else 0, length)
+        usable = self.flat[start:]
+        whole = usable[: usable.numel() // itemsize * itemsize].view(_INTEGERS[itemsize])
+        return whole.as_strided(shape, (self.set_bytes // itemsize, row_stride, 1))
+
+    def poison(self) -> None:
+        """Poisons the outputs of all sets; guard bands are left alone."""
+        for tensor in self._outputs:
+            tensor.fill_(-1)
 
     def disturbed(self, index: int = 0) -> str | None:
         """Names the tensor beside which a byte that nobody may write was written; None if all are intact.
@@ -111,8 +128,7 @@ class Buffers:
 
 
 def _poison(tensor: torch.Tensor) -> None:
-    integer = {2: torch.int16, 4: torch.int32, 8: torch.int64}[tensor.element_size()]
-    tensor.view(integer).fill_(-1)
+    tensor.view(_INTEGERS[tensor.element_size()]).fill_(-1)
 
 
 def _round_up(n: int, multiple: int) -> int:

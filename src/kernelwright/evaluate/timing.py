@@ -19,7 +19,7 @@ import torch
 
 from kernelwright.evaluate.buffers import Buffers
 from kernelwright.evaluate.stats import bootstrap_median
-from kernelwright.evaluate.verify import compare
+from kernelwright.evaluate.verify import Expected, Judged, compare, expect
 from kernelwright.problems.problem import Problem
 from kernelwright.records import Comparison, Outcome, Timing, Workload
 from kernelwright.targets.target import CandidateFault, Contender, Peaks
@@ -88,15 +88,18 @@ def measure(
             break
         for i in range(len(buffers)):
             buffers.fill(problem.generate(w, normal, rng, device), i)
-        secret = order.randrange(len(buffers)) if mode == "device-cold" else 0
+        # every contender's sample covers the sets below the smallest number of launches
+        used = min([len(buffers), *(e.launches for e in alive)]) if mode == "device-cold" else 1
+        secret = order.randrange(used)
         turns: list[tuple[Entrant, list[float]]] = [(e, e.samples) for e in alive]
         if limits.noise and alive and not alive[0].trusted:
             turns.append((alive[0], again))
         order.shuffle(turns)
+        spot = _Spot(problem, w, buffers, secret)
         for e, samples in turns:
             if e.fault is None:
                 note(e.label, f"round {rounds + 1}, {mode}")
-                turn = functools.partial(_turn, problem, w, buffers, e, samples, mode, secret, peaks)
+                turn = functools.partial(_turn, problem, w, buffers, e, samples, mode, spot, peaks)
                 _guarded(e, turn)
         rounds += 1
         if rounds >= limits.min_rounds:
@@ -126,16 +129,30 @@ def _calibrate(e: Entrant, mode: str) -> None:
     e.launches = known[mode]
 
 
-def _turn(problem: Problem, w: Workload, buffers: Buffers, e: Entrant, samples: list[float], mode: str, secret: int, peaks: Peaks) -> None:
+class _Spot:
+    """The part of a round's outputs that is checked after each sample: random rows of a secretly chosen set. What is expected of them is
+    worked out after the first sample, for all contenders of the round."""
+
+    def __init__(self, problem: Problem, w: Workload, buffers: Buffers, secret: int):
+        self._problem, self._buffers, self.secret = problem, buffers, secret
+        outputs = buffers.outputs(secret)
+        self._inputs, self._pick = problem.sample_rows(w, buffers.inputs(secret), outputs)
+        self._w = problem.rows_workload(w, self._pick(outputs))
+        self._expected: Expected | None = None
+
+    def check(self) -> Judged:
+        if self._expected is None:
+            self._expected = expect(self._problem, self._w, self._inputs)
+        return compare(self._problem, self._w, self._expected, self._pick(self._buffers.outputs(self.secret)))
+
+
+def _turn(problem: Problem, w: Workload, buffers: Buffers, e: Entrant, samples: list[float], mode: str, spot: _Spot, peaks: Peaks) -> None:
     buffers.poison()
     value, dropped = e.contender.sample(mode, e.launches)
     e.dropped += dropped
-    if mode == "device-cold":
-        secret %= min(len(buffers), e.launches)
     if not e.contender.in_place:
-        e.contender.run(secret)
-    inputs, outputs = problem.sample_rows(w, buffers.inputs(secret), buffers.outputs(secret))
-    judged = compare(problem, problem.rows_workload(w, outputs), inputs, outputs)
+        e.contender.run(spot.secret)
+    judged = spot.check()
     if not judged.passed:
         raise CandidateFault(
             Outcome.WRONG_RESULT,
@@ -166,7 +183,7 @@ def _converged(candidates: list[Entrant], rivals: list[Entrant], tolerance: floa
     if not pairs:
         return False
     ratios = _ratios(*pairs[0])
-    if len(ratios) < 5:
+    if len(ratios) < 3:
         return False
     median, low, high = bootstrap_median(ratios, np.random.default_rng(0), 200)
     return high - low < tolerance * median
