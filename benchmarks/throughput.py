@@ -17,9 +17,8 @@ from pathlib import Path
 from kernelwright import propose
 from kernelwright.evaluate.build import Builder
 from kernelwright.evaluate.evaluator import Evaluator
-from kernelwright.evaluate.jobs import SCREEN_RUNGS, Job
 from kernelwright.families import families_for
-from kernelwright.optimize import SCREEN_TOLERANCE, headline_mode
+from kernelwright.optimize import screen_job
 from kernelwright.problems import resolve
 from kernelwright.targets import usable
 
@@ -43,14 +42,7 @@ def main() -> None:
             started = time.perf_counter()
             built = list(evaluator.builder.builds(candidates))
             compiled = time.perf_counter() - started
-            job = Job(
-                workload=w,
-                rivals=("eager",),
-                rungs=SCREEN_RUNGS,
-                modes=(headline_mode(target.name),),
-                min_rounds=3,
-                tolerance=SCREEN_TOLERANCE,
-            )
+            job = screen_job(w, target.name, ("eager",))
             list(evaluator.evaluate_built(built[:1], job, stage="screen", session="warm"))  # opens the device, prepares the rival
             started, outcomes = time.perf_counter(), []
             for one in built:

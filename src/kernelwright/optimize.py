@@ -52,7 +52,8 @@ class Run:
 
 
 SCREEN_TOLERANCE = 0.03
-"""A screen ends when the ratio's interval is this narrow: enough to tell finalists from the rest."""
+"""A screen ends when the ratio's interval is this narrow."""
+SCREEN_ROUNDS = 5
 
 Progress = Callable[[Trial], None]
 
@@ -99,7 +100,7 @@ def optimize(
         ]
         trials = [t for t in history if t.stage == "screen"]
         searcher = propose.make(proposer, w, families, device, seed=seed, history=trials)
-        screen = Job(workload=w, rivals=anchor, rungs=SCREEN_RUNGS, modes=(mode,), min_rounds=3, tolerance=SCREEN_TOLERANCE)
+        screen = screen_job(w, target.name, anchor)
         queue = [c for c in extra if c.id not in {t.candidate.id for t in trials}]
         while len(trials) < budget.trials and time.monotonic() - started < budget.seconds:
             batch = queue or searcher.propose(min(8, budget.trials - len(trials)))
@@ -118,6 +119,19 @@ def optimize(
     ours = [t for t in confirmed if t.candidate.kind != "rival" and t.verdict.ok]
     winner = min(ours, key=lambda t: median(t, mode), default=None)
     return Run(w, target.name, session, (*trials, *confirmed), winner, mode, time.monotonic() - started, peaks)
+
+
+def screen_job(w: Workload, target: str, anchor: tuple[str, ...]) -> Job:
+    """What a candidate of the search goes through: enough to tell finalists from the rest, at tens of candidates a second."""
+    return Job(
+        workload=w,
+        rivals=anchor,
+        rungs=SCREEN_RUNGS,
+        modes=(headline_mode(target),),
+        min_rounds=3,
+        max_rounds=SCREEN_ROUNDS,
+        tolerance=SCREEN_TOLERANCE,
+    )
 
 
 def confirm(

@@ -187,7 +187,7 @@ class Evaluator:
             stdin=subprocess.DEVNULL,
             stdout=sys.stderr,
             start_new_session=True,
-            env=_environment(),
+            env=_environment(self.target.name),
         )
         theirs.close()
         self._pipe = Connection(ours.detach())
@@ -222,9 +222,11 @@ class Evaluator:
         return code
 
 
-def _environment() -> dict[str, str]:
-    """Idle OpenMP threads must sleep, or they take the core from whoever is clocked next."""
-    return os.environ | {"OMP_WAIT_POLICY": "PASSIVE", "KMP_BLOCKTIME": "0", "TORCHINDUCTOR_COMPILE_THREADS": "1"}
+def _environment(target: str) -> dict[str, str]:
+    """On the CPU idle OpenMP threads must sleep and compiling must not go on in the background, or they take the core from whoever is
+    clocked next."""
+    quiet = {"OMP_WAIT_POLICY": "PASSIVE", "KMP_BLOCKTIME": "0", "TORCHINDUCTOR_COMPILE_THREADS": "1"}
+    return os.environ | (quiet if target == "cpu" else {})
 
 
 def rival_candidate(name: str) -> Candidate:

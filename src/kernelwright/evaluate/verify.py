@@ -151,9 +151,13 @@ class Ladder:
         outputs = {k: v.clone() for k, v in buffers.outputs().items()}
         self._memory(buffers, contender, inputs, rung=rung, name=name)
         # where inputs are finite: a NaN that a kernel computes from a NaN may have every bit set too
-        unwritten = sum(int(_poisoned(t).sum()) for t in outputs.values()) if case.rung != "adversarial" else 0
+        unwritten = 0
+        if case.rung != "adversarial":
+            unwritten = sum(int(found.sum()) for t in outputs.values() if bool((found := _poisoned(t)).any()))
         if unwritten:
-            judged = Judged(False, math.inf, 0.0, None, f"{unwritten} elements hold the poison: not written, or computed from bytes outside the inputs")
+            judged = Judged(
+                False, math.inf, 0.0, None, f"{unwritten} elements hold the poison: not written, or computed from bytes outside the inputs"
+            )
         else:
             some, part, rows = inputs, outputs, w
             if self.sampled:

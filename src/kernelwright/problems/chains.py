@@ -146,7 +146,7 @@ CHAINS: tuple[Chain, ...] = (
 )
 
 SHAPES = ((1, 1), (1, 7), (3, 17), (5, 64), (2, 1000), (7, 1025), (4, 4099), (0, 8), (8, 0))
-SAMPLED_ELEMENTS = 2**16
+SAMPLED_ELEMENTS = 2**14
 """Float64 references of so many elements take under three milliseconds."""
 EVEN_SHAPES = ((1, 2), (1, 6), (3, 18), (5, 64), (2, 1000), (7, 1026), (4, 4098), (0, 8), (8, 0))
 

@@ -168,8 +168,10 @@ def _sample(mode: str, launches: int, calls: Sequence[Callable[[], Any]], flush:
     begun = clock()
     if mode == "device-cold":
         flush()
-    else:
-        calls[0]()  # brings code and data back into the caches that the other contenders have used
+    elif launches > 1:
+        calls[
+            0
+        ]()  # brings code and data back into the caches that the other contenders have used; a call of a millisecond needs no such help
     between += clock() - begun
     for i in range(launches):
         call = calls[i % len(calls)] if mode == "device-cold" else calls[0]

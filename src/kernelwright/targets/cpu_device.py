@@ -51,7 +51,11 @@ class CpuDevice(Device):
         self._maps: list[mmap.mmap] = []
         # Private memory, written once: its page tables go to each child with the fork. Shared memory would be mapped anew in each child,
         # page by page, in its first cold sample (seconds for 600 MB on a virtual machine); untouched pages would all be the zero page.
-        self._flush = torch.ones(min(2 * max(cpu.cache_bytes(3), cpu.cache_bytes(2), 2**20), 2**30), dtype=torch.uint8)
+        # Huge pages make forking and ending a child 55 ms faster: 300 entries of the page table instead of 150,000.
+        size = min(2 * max(cpu.cache_bytes(3), cpu.cache_bytes(2), 2**20), 2**30)
+        private = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        private.madvise(mmap.MADV_HUGEPAGE)
+        self._flush = torch.frombuffer(private, dtype=torch.uint8).fill_(1)
 
     def environment(self) -> Environment:
         return Environment(
@@ -153,6 +157,7 @@ class CpuContender(Contender):
     ):
         self.cold_launches, self.in_place = sets, program is not None
         self._program, self._trusted, self._threads = program, trusted, device.threads
+        _reap()
         ours, theirs = Pipe()
         read_err, write_err = os.pipe()
         gc.disable()
@@ -228,7 +233,7 @@ class CpuContender(Contender):
     def _kill(self) -> None:
         if self._pid:
             kill_group(self._pid)
-            os.waitpid(self._pid, 0)
+            _killed.append(self._pid)  # its memory takes the system 15 ms to free: nobody need wait for that
             self._pid = 0
 
     def close(self) -> None:
@@ -237,6 +242,14 @@ class CpuContender(Contender):
         if self._stderr >= 0:
             os.close(self._stderr)
             self._stderr = -1
+
+
+_killed: list[int] = []
+
+
+def _reap() -> None:
+    """Takes note of children that have ended since they were killed."""
+    _killed[:] = [pid for pid in _killed if os.waitpid(pid, os.WNOHANG)[0] == 0]
 
 
 def _child(
