@@ -55,6 +55,9 @@ SCREEN_TOLERANCE = 0.03
 """A screen ends when the ratio's interval is this narrow."""
 SCREEN_ROUNDS = 5
 
+CONFIRM_ATTEMPTS = 3
+"""A screen looks at few rows and two rungs: when all finalists fail the whole ladder, the next best are tried."""
+
 Progress = Callable[[Trial], None]
 
 
@@ -112,7 +115,13 @@ def optimize(
                 trials.append(trial)
                 searcher.learn(trial)
                 progress(trial)
-        confirmed = list(confirm(own, trials, w, names, budget, session, target.name, archive, progress))
+        confirmed: list[Trial] = []
+        for _ in range(CONFIRM_ATTEMPTS):
+            failed = {t.candidate.id for t in confirmed}
+            best = finalists([t for t in trials if t.candidate.id not in failed], budget.finalists)
+            confirmed += confirm(own, best, w, names, budget, session, target.name, archive, progress)
+            if not best or any(t.verdict.ok for t in confirmed if t.candidate.kind != "rival"):
+                break
     finally:
         if evaluator is None:
             own.close()
@@ -136,7 +145,7 @@ def screen_job(w: Workload, target: str, anchor: tuple[str, ...]) -> Job:
 
 def confirm(
     evaluator: Evaluator,
-    trials: Sequence[Trial],
+    best: Sequence[Trial],
     w: Workload,
     rival_names: Sequence[str],
     budget: Budget,
@@ -147,7 +156,6 @@ def confirm(
 ) -> Iterator[Trial]:
     """Measures the best of the search again, in a fresh process, on every rung and in every mode, beside all rivals: the best of many
     noisy samples is partly luck (the winner's curse), and only this measurement is reported."""
-    best = finalists(trials, budget.finalists)
     evaluator.fresh()
     job = Job(
         workload=w,

@@ -123,6 +123,8 @@ class Evaluator:
                 yield trial(candidate, found[candidate.id], build, rivals=rival_verdicts)
         if stage in ("confirm", "replay"):
             for name, result in rivals.items():
+                if result.verdict.ok and not result.timings:
+                    continue  # no candidate was left to time it against
                 yield trial(rival_candidate(name), result, None)
 
     def _run(self, job: Job) -> tuple[dict[str, Result], dict[str, Result], dict[str, float]]:

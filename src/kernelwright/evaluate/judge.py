@@ -21,7 +21,7 @@ import torch
 from kernelwright import rivals as rivals_package
 from kernelwright.evaluate.buffers import Buffers, Shape
 from kernelwright.evaluate.jobs import SCREEN_RUNGS, Entry, Failure, Hello, Job, Message, Note, Reply, Result
-from kernelwright.evaluate.timing import Entrant, Limits, measure
+from kernelwright.evaluate.timing import Entrant, Limits, measure, refill
 from kernelwright.evaluate.verify import Ladder
 from kernelwright.problems import problem_of
 from kernelwright.records import DTYPES, Candidate, Check, Comparison, Outcome, Timing, Verdict, Workload
@@ -60,6 +60,7 @@ class Bench:
         if name not in self.rivals:
             state = self.rivals[name] = _State(name)
             note("prepare")
+            refill(self.problem, self.w, self.buffers, self.rng, self.device.torch_device)  # a rival's set-up may run or tune itself
             try:
                 runs, setup = rivals_package.load(name, self.w, self.buffers.bounds)
                 state.contender = self.device.load_trusted(runs, setup)
@@ -104,12 +105,11 @@ class Judge:
         states = [self._verified(bench, entry, job) for entry in job.entries]
         sensors = self.device.sensors()
         try:
-            for mode in job.modes:
-                self._time(bench, job, mode, states, rivals)
+            timed = [self._time(bench, job, mode, states, rivals) for mode in job.modes]
             after = self.device.sensors()
             sensors = {k: (v + after[k]) / 2 for k, v in sensors.items() if k in after}
-            results = tuple(self._result(s, timed=bool(job.modes)) for s in states)
-            return Reply(results=results, rivals=tuple(self._result(s, timed=bool(job.modes)) for s in rivals), sensors=sensors)
+            results = tuple(self._result(s, timed=any(timed)) for s in states)
+            return Reply(results=results, rivals=tuple(self._result(s, timed=any(timed)) for s in rivals), sensors=sensors)
         finally:
             for state in states:
                 if state.contender is not None:
@@ -149,7 +149,8 @@ class Judge:
         state = bench.rival(candidate.source, self._noter(candidate.id))
         return _State(candidate.id, state.contender, state.checks, state.fault)
 
-    def _time(self, bench: Bench, job: Job, mode: str, states: list[_State], rivals: list[_State]) -> None:
+    def _time(self, bench: Bench, job: Job, mode: str, states: list[_State], rivals: list[_State]) -> bool:
+        """False when no candidate is left to be timed."""
         entrants, by_label = [], {}
         for state, trusted in [*((s, False) for s in states), *((s, True) for s in rivals)]:
             if trusted and mode.startswith("device") and state.label in rivals_package.HOST_ONLY:
@@ -158,7 +159,7 @@ class Judge:
                 entrants.append(Entrant(state.label, state.contender, trusted))
                 by_label[state.label] = state
         if states and not any(not e.trusted for e in entrants):
-            return
+            return False
         limits = Limits(job.min_rounds, job.max_rounds, job.seconds, job.tolerance, job.noise)
         timings, comparisons, _ = measure(
             bench.problem,
@@ -184,6 +185,7 @@ class Judge:
             if e.label in timings:
                 state.timings.append(timings[e.label])
             state.comparisons += [c for (label, _), c in comparisons.items() if label == e.label]
+        return True
 
     def _result(self, s: _State, *, timed: bool) -> Result:
         checks = tuple(s.checks)

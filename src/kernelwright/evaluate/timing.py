@@ -73,6 +73,7 @@ def measure(
     """Timings by label, Comparisons by (candidate, rival), dropped samples by label. A contender that faults is left out from then on and
     holds its fault. The first candidate and the first rival decide when sampling has converged."""
     order = random.SystemRandom()
+    refill(problem, w, buffers, rng, device)
     for e in entrants:
         e.samples, e.dropped = [], 0
         note(e.label, f"warm up, {mode}")
@@ -81,13 +82,11 @@ def measure(
     rivals = [e for e in entrants if e.trusted]
     again: list[float] = []
     started, stopped, rounds = time.monotonic(), "round limit", 0
-    normal = next(c for c in problem.cases(w) if c.rung == "normal")
     while rounds < limits.max_rounds:
         alive = [e for e in entrants if e.fault is None]
         if not any(e.trusted is False for e in alive) and candidates:
             break
-        for i in range(len(buffers)):
-            buffers.fill(problem.generate(w, normal, rng, device), i)
+        refill(problem, w, buffers, rng, device)
         # every contender's sample covers the sets below the smallest number of launches
         used = min([len(buffers), *(e.launches for e in alive)]) if mode == "device-cold" else 1
         secret = order.randrange(used)
@@ -110,6 +109,13 @@ def measure(
                 stopped = "time limit"
                 break
     return _summary(entrants, candidates, rivals, again, mode, stopped)
+
+
+def refill(problem: Problem, w: Workload, buffers: Buffers, rng: torch.Generator, device: str) -> None:
+    """Fresh inputs for every set. Nothing may run on buffers without: poison is no index into anything."""
+    normal = next(c for c in problem.cases(w) if c.rung == "normal")
+    for i in range(len(buffers)):
+        buffers.fill(problem.generate(w, normal, rng, device), i)
 
 
 def _guarded(e: Entrant, action: Callable[[], None]) -> None:

@@ -61,8 +61,9 @@ class _Rounded(TorchFunctionMode):
 def error_scale(function: Callable[[Tensors], Tensors], inputs: Tensors, reference: Tensors, dtype: str, accumulate: str) -> Tensors:
     """Scale of each output element: float64, finite, above zero. `function` maps float64 inputs to outputs.
 
-    scale = u_out (|ref| + rms of ref along its last axis) + largest change in the draws of Monte Carlo arithmetic + tiny, where
-    tiny is the spacing of the output type's denormals plus the smallest normal float32: steps may flush denormals to zero.
+    scale = u_out (|ref| + rms of ref along its last axis) + largest change in the draws of Monte Carlo arithmetic + its rms along the last
+    axis + tiny, where tiny is the spacing of the output type's denormals plus the smallest normal float32: steps may flush denormals to
+    zero. The rms of the change matters where a whole row cancels: some of its elements hardly move in any draw, by chance.
     """
     u_out = UNIT_ROUNDOFF[dtype]
     device = next(iter(inputs.values())).device
@@ -79,9 +80,13 @@ def error_scale(function: Callable[[Tensors], Tensors], inputs: Tensors, referen
     scales = {}
     for name, ref in reference.items():
         size = ref.abs().nan_to_num_(0.0, 0.0, 0.0)
-        rms = torch.linalg.vector_norm(size, dim=-1, keepdim=True) / math.sqrt(max(1, ref.shape[-1])) if ref.ndim else size
-        scales[name] = largest[name].add_(size, alpha=u_out).add_(rms, alpha=u_out).add_(tiny)
+        scales[name] = largest[name] + _rms(largest[name]) + u_out * (size + _rms(size)) + tiny
     return scales
+
+
+def _rms(x: torch.Tensor) -> torch.Tensor:
+    """Along the last axis, which is kept."""
+    return torch.linalg.vector_norm(x, dim=-1, keepdim=True) / math.sqrt(max(1, x.shape[-1])) if x.ndim else x
 
 
 def place(x: torch.Tensor, value: float, rng: torch.Generator) -> None:
