@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import datetime
+import gzip
 import json
 import shlex
 import sys
@@ -22,7 +23,8 @@ from kernelwright.archive import Archive
 from kernelwright.evaluate import stats
 from kernelwright.evaluate.evaluator import Evaluator
 from kernelwright.optimize import Budget, headline_mode, optimize
-from kernelwright.problems.suites import suite
+from kernelwright.problems import resolve
+from kernelwright.problems.suites import SUITES, suite
 from kernelwright.records import Trial
 from kernelwright.report import html
 from kernelwright.targets import usable
@@ -30,12 +32,13 @@ from kernelwright.targets import usable
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("suites", nargs="+", help="names of suites")
+    parser.add_argument("suites", nargs="+", help="names of suites, or problems")
     parser.add_argument("--target", default="auto")
     parser.add_argument("--trials", type=int, default=48, help="candidates for each workload")
     parser.add_argument("--seconds", type=float, default=40.0, help="most seconds of search for each workload")
     parser.add_argument("--confirm-seconds", type=float, default=4.0, help="most seconds of each timing mode of the final measurement")
     parser.add_argument("--proposer", default="evolve")
+    parser.add_argument("--add", action="append", help="trials.jsonl.gz of an earlier run, published together with these")
     parser.add_argument("--rival", action="append", help="only these rivals")
     parser.add_argument("--deadline", type=float, default=1e9, help="start no further workload after so many seconds")
     parser.add_argument("--out", type=Path, required=True)
@@ -46,8 +49,11 @@ def main() -> None:
     budget = Budget(trials=args.trials, seconds=args.seconds, finalists=2, confirm_seconds=args.confirm_seconds)
     args.out.mkdir(parents=True, exist_ok=True)
     archive_path = args.out / "archive.db"
-    workloads = [w for name in args.suites for w in suite(name)]
+    workloads = [w for name in args.suites for w in (suite(name) if name in SUITES else (resolve(name),))]
     confirmed: list[Trial] = []
+    for path in args.add or ():
+        with gzip.open(path) as lines:
+            confirmed += [t for t in map(Trial.from_json, lines) if t.workload not in workloads]
     with Archive(archive_path) as archive, Evaluator(target) as evaluator:
         environment, peaks = evaluator.environment, evaluator.peaks
         for index, w in enumerate(workloads, 1):
@@ -59,7 +65,8 @@ def main() -> None:
             confirmed += found
             print(f"[{index}/{len(workloads)}] {line(w.name, done.winner, done.mode)}  ({done.seconds:.0f} s)", flush=True)
             write(args.out, confirmed, environment, command, target.name, time.monotonic() - started)
-        archive.export(args.out / "trials.jsonl.gz", stage="confirm")
+    with gzip.open(args.out / "trials.jsonl.gz", "wt") as lines:
+        lines.writelines(t.to_json() + "\n" for t in confirmed)
     html.write(args.out / "report.html", confirmed, title=", ".join(args.suites), command=command, target_peaks=peaks)
 
 

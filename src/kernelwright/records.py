@@ -18,7 +18,7 @@ DTYPES = {"fp16": 2, "bf16": 2, "fp32": 4, "int32": 4, "int64": 8}
 """Size in bytes of each element type a Workload or tensor may have."""
 
 
-class Record(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class Record(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, dict=True):
     """Base of all records."""
 
     not_hashed: ClassVar[tuple[str, ...]] = ()
@@ -26,12 +26,15 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
     @property
     def id(self) -> str:
-        """16 hex digits of the SHA-256 of the record's content."""
+        """16 hex digits of the SHA-256 of the record's content, worked out once."""
+        if (known := self.__dict__.get("id")) is not None:
+            return known
         content = msgspec.to_builtins(self, order="deterministic")
         for field in self.not_hashed:
             content.pop(field, None)
         text = msgspec.json.encode([type(self).__name__, content], order="deterministic")
-        return hashlib.sha256(text).hexdigest()[:16]
+        found = self.__dict__["id"] = hashlib.sha256(text).hexdigest()[:16]
+        return found
 
     def __hash__(self) -> int:
         return int(self.id, 16)
