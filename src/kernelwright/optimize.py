@@ -105,7 +105,8 @@ def optimize(
         searcher = propose.make(proposer, w, families, device, seed=seed, history=trials)
         screen = screen_job(w, target.name, anchor)
         queue = [c for c in extra if c.id not in {t.candidate.id for t in trials}]
-        while len(trials) < budget.trials and time.monotonic() - started < budget.seconds:
+        opened = time.monotonic()
+        while len(trials) < budget.trials and time.monotonic() - opened < budget.seconds:
             batch = queue or searcher.propose(min(8, budget.trials - len(trials)))
             queue = []
             if not batch:
