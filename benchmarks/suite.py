@@ -22,7 +22,7 @@ from pathlib import Path
 from kernelwright.archive import Archive
 from kernelwright.evaluate import stats
 from kernelwright.evaluate.evaluator import Evaluator
-from kernelwright.optimize import Budget, headline_mode, optimize
+from kernelwright.loop import Budget, headline_mode, optimize
 from kernelwright.problems import resolve
 from kernelwright.problems.suites import SUITES, suite
 from kernelwright.records import Trial

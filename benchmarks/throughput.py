@@ -18,7 +18,7 @@ from kernelwright import propose
 from kernelwright.evaluate.build import Builder
 from kernelwright.evaluate.evaluator import Evaluator
 from kernelwright.families import families_for
-from kernelwright.optimize import screen_job
+from kernelwright.loop import screen_job
 from kernelwright.problems import resolve
 from kernelwright.targets import usable
 

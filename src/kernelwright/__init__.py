@@ -1,3 +1,39 @@
-"""kernelwright writes GPU and CPU kernels, proves them right, measures them honestly against the best rivals, and ships the winners."""
+"""kernelwright writes GPU and CPU kernels, proves them right, measures them honestly against the best rivals, and ships the winners.
+
+    import kernelwright as kw
+    run = kw.optimize("chain:softmax:1024x1024")     # the main job: searches, verifies, measures, records
+    print(run.winner.candidate.source)
+
+Names are imported when they are first used: `import kernelwright` alone costs nothing and needs neither torch nor a GPU.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
 
 __version__ = "0.1.0"
+
+_HOMES = {
+    "Archive": "archive",
+    "Budget": "loop",
+    "Candidate": "records",
+    "LaunchPlan": "records",
+    "Outcome": "records",
+    "Run": "loop",
+    "Trial": "records",
+    "Verdict": "records",
+    "Workload": "records",
+    "optimize": "loop",
+    "resolve": "problems",
+    "settings": "settings",
+    "suite": "problems.suites",
+}
+
+__all__ = sorted(_HOMES)  # pyright: ignore[reportUnsupportedDunderAll]: resolved by __getattr__
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'kernelwright' has no attribute {name!r}; it offers {', '.join(__all__)}")
+    return getattr(importlib.import_module(f"kernelwright.{_HOMES[name]}"), name)

@@ -27,13 +27,14 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     @property
     def id(self) -> str:
         """16 hex digits of the SHA-256 of the record's content, worked out once."""
-        if (known := self.__dict__.get("id")) is not None:
+        remembered: dict[str, str] = self.__dict__  # pyright: ignore[reportAssignmentType]
+        if (known := remembered.get("id")) is not None:
             return known
         content = msgspec.to_builtins(self, order="deterministic")
         for field in self.not_hashed:
             content.pop(field, None)
         text = msgspec.json.encode([type(self).__name__, content], order="deterministic")
-        found = self.__dict__["id"] = hashlib.sha256(text).hexdigest()[:16]
+        found = remembered["id"] = hashlib.sha256(text).hexdigest()[:16]
         return found
 
     def __hash__(self) -> int:

@@ -59,6 +59,11 @@ class Settings:
         return self.home / "peaks"
 
 
+def child_environment(changes: Mapping[str, str]) -> dict[str, str]:
+    """The environment of a process that we start: ours, with some variables set."""
+    return {**os.environ, **changes}
+
+
 def settings(environ: Mapping[str, str] | None = None) -> Settings:
     """Reads the environment. An empty variable counts as unset. Raises SettingsError."""
     env = os.environ if environ is None else environ

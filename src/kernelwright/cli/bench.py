@@ -41,7 +41,7 @@ def register(app: typer.Typer) -> None:
         from kernelwright import rivals
         from kernelwright.evaluate.evaluator import Evaluator
         from kernelwright.evaluate.jobs import ALL_RUNGS, Job
-        from kernelwright.optimize import headline_mode
+        from kernelwright.loop import headline_mode
         from kernelwright.records import MODES
         from kernelwright.report import html, tables
 

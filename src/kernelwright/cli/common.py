@@ -100,10 +100,13 @@ def workloads_of(text: str, dtype: str | None = None, layout: str | None = None,
     return (resolve(text, dtype=dtype, layout=layout, accumulate=accumulate),)
 
 
-def device_slug(name: str) -> str:
-    """`NVIDIA H200` -> `nvidia-h200`: for names of files."""
-    kept = "".join(c if c.isalnum() else "-" for c in name.lower())
-    return "-".join(filter(None, kept.split("-")))[:60]
+def warn_of_faults(w: Any, screen: Any) -> None:
+    """Says what is wrong with a KernelBench problem itself: a wrong kernel could pass it."""
+    if w.source:
+        from kernelwright.problems.lint import lint
+
+        for finding in lint(w):
+            screen.print(f"the problem: {finding.text} ({finding.rule})", markup=False)
 
 
 def out_dir(path: Path) -> Path:

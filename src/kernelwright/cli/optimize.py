@@ -19,6 +19,7 @@ from kernelwright.cli.common import (
     open_archive,
     open_target,
     out_dir,
+    warn_of_faults,
     workloads_of,
 )
 
@@ -43,12 +44,13 @@ def register(app: typer.Typer) -> None:
         """Turn a problem into a verified, measured, faster kernel; write a report and a pack."""
         from kernelwright.candidate_file import load
         from kernelwright.cli.progress import SearchProgress
-        from kernelwright.optimize import Budget
-        from kernelwright.optimize import optimize as run
+        from kernelwright.loop import Budget
+        from kernelwright.loop import optimize as run
         from kernelwright.report import tables
 
         screen = console(json_output)
         (w,) = workloads_of(problem, dtype, layout, accumulate)
+        warn_of_faults(w, screen)
         folder = out_dir(out)
         device = open_target(target)
         extra = [load(path, w, device.name, device.facts()) for path in candidate or []]

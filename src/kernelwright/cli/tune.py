@@ -41,7 +41,7 @@ def register(app: typer.Typer) -> None:
         from kernelwright.cli.bench import rows, suite_slug
         from kernelwright.cli.progress import SearchProgress
         from kernelwright.evaluate.evaluator import Evaluator
-        from kernelwright.optimize import Budget, NothingToTry, optimize
+        from kernelwright.loop import Budget, NothingToTry, optimize
         from kernelwright.report import html, tables
         from kernelwright.runtime import pack
 
@@ -72,9 +72,10 @@ def register(app: typer.Typer) -> None:
                 confirmed += [t for t in done.trials if t.stage == "confirm"]
         name = suite_slug(suite)
         saved = report = None
-        if confirmed:
+        if any(t.verdict.ok for t in confirmed):
             saved = folder / f"pack-{name}"
             pack.save(saved, confirmed)
+        if confirmed:
             report = html.write(
                 folder / f"tune-{name}.html", confirmed, title=f"tune {suite}", command=command_line(), target_peaks=peaks
             ).resolve()
@@ -82,6 +83,6 @@ def register(app: typer.Typer) -> None:
             emit(rows(confirmed) | {"skipped": skipped, "report": str(report), "pack": str(saved)})
         elif confirmed:
             screen.print(tables.result_table(confirmed, target_peaks=peaks))
-            screen.print(f"report: {report}\npack: {saved}")
+            screen.print(f"report: {report}\npack: {saved or 'none, nothing is right'}")
         if not any(t.verdict.ok and t.candidate.kind != "rival" for t in confirmed):
             raise typer.Exit(NO_KERNEL)

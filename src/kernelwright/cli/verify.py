@@ -16,6 +16,7 @@ from kernelwright.cli.common import (
     emit,
     open_archive,
     open_target,
+    warn_of_faults,
     workloads_of,
 )
 
@@ -35,9 +36,10 @@ def register(app: typer.Typer) -> None:
         from kernelwright.candidate_file import load
         from kernelwright.evaluate.evaluator import Evaluator
         from kernelwright.evaluate.jobs import ALL_RUNGS, Job
-        from kernelwright.optimize import headline_mode
+        from kernelwright.loop import headline_mode
 
         (w,) = workloads_of(problem, dtype, layout)
+        warn_of_faults(w, console(json_output))
         device = open_target(target)
         candidate = load(file, w, device.name, device.facts())
         modes = (headline_mode(device.name),) if time else ()

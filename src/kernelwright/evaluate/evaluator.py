@@ -7,7 +7,6 @@ meets a fresh device. No result is lost and no innocent candidate is blamed.
 from __future__ import annotations
 
 import datetime
-import os
 import signal
 import socket
 import subprocess
@@ -22,6 +21,7 @@ import msgspec
 from kernelwright.evaluate.build import Builder
 from kernelwright.evaluate.jobs import Entry, Failure, Hello, Job, Message, Note, Reply, Result
 from kernelwright.records import Build, Candidate, Environment, Origin, Outcome, Trial, Verdict
+from kernelwright.settings import child_environment
 from kernelwright.targets.processes import kill_group
 from kernelwright.targets.target import Target, TargetUnavailable
 
@@ -228,7 +228,7 @@ def _environment(target: str) -> dict[str, str]:
     """On the CPU idle OpenMP threads must sleep and compiling must not go on in the background, or they take the core from whoever is
     clocked next."""
     quiet = {"OMP_WAIT_POLICY": "PASSIVE", "KMP_BLOCKTIME": "0", "TORCHINDUCTOR_COMPILE_THREADS": "1"}
-    return os.environ | (quiet if target == "cpu" else {})
+    return child_environment(quiet if target == "cpu" else {})
 
 
 def rival_candidate(name: str) -> Candidate:

@@ -12,7 +12,10 @@ from kernelwright.archive import Archive
 from kernelwright.evaluate.evaluator import Evaluator
 from kernelwright.evaluate.jobs import ALL_RUNGS, SCREEN_RUNGS, Job
 from kernelwright.families import families_for
+from kernelwright.problems import resolve
 from kernelwright.records import Candidate, Trial, Workload
+from kernelwright.settings import settings
+from kernelwright.targets import usable
 from kernelwright.targets.target import Target
 
 
@@ -67,9 +70,9 @@ def headline_mode(target: str) -> str:
 
 
 def optimize(
-    w: Workload,
-    target: Target,
-    archive: Archive,
+    problem: Workload | str,
+    target: Target | str = "auto",
+    archive: Archive | None = None,
     *,
     proposer: str = "evolve",
     budget: Budget | None = None,
@@ -81,10 +84,14 @@ def optimize(
     extra: Sequence[Candidate] = (),
 ) -> Run:
     """Searches for the fastest verified kernel for one Workload. Every Trial is in the archive before the next begins, so an interrupted
-    run goes on where it stopped. Raises NothingToTry, TargetUnavailable, ArchiveError, SettingsError.
+    run goes on where it stopped. Raises NothingToTry, ProblemError, TargetUnavailable, ArchiveError, SettingsError.
 
-    `extra` are candidates to try first (a user's files); `evaluator` may be shared between calls to save the device's opening.
+    `problem` and `target` may be the texts that the command line takes; the default archive is the user's. `extra` are candidates to try
+    first (a user's files); `evaluator` may be shared between calls to save the device's opening.
     """
+    w = resolve(problem) if isinstance(problem, str) else problem
+    target = usable(target) if isinstance(target, str) else target
+    archive = archive or Archive(settings().archive)
     budget = budget or Budget()
     started, session = time.monotonic(), uuid.uuid4().hex[:12]
     device, mode = target.facts(), headline_mode(target.name)

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from kernelwright.archive import Archive
-from kernelwright.optimize import Budget, NothingToTry, optimize
+from kernelwright.loop import Budget, NothingToTry, optimize
 from kernelwright.problems import resolve
 from kernelwright.records import Outcome
 from kernelwright.targets import target
