@@ -29,7 +29,9 @@ def test_a_kernel_of_ones_own_verifies(home):
 def test_a_wrong_kernel_exits_with_1_and_its_verdict(home):
     wrong = home / "wrong.cpp"
     wrong.write_text((EXAMPLES / "matmul.cpp").read_text().replace("+= a", "-= a"))
-    done = run("-m", "kernelwright", "verify", str(wrong), "--problem", "gemm:8x8x8:fp32", "--target", "cpu", "--no-time", "--json", home=home)
+    done = run(
+        "-m", "kernelwright", "verify", str(wrong), "--problem", "gemm:8x8x8:fp32", "--target", "cpu", "--no-time", "--json", home=home
+    )
     assert done.returncode == 1
     assert json.loads(done.stdout)["verdict"] == "WRONG_RESULT"
 

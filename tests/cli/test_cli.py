@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -28,6 +30,7 @@ def test_help_shows_an_example(verb):
 def test_help_does_not_import_torch():
     code = """
 import sys
+import time
 sys.argv = ["kernelwright", "--help"]
 from kernelwright.cli import main
 try:
@@ -56,7 +59,7 @@ assert "torch" not in sys.modules and "numpy" not in sys.modules, "a heavy impor
         (["replay", "abcdef"], "abcdef"),
         (["pack", "info", "nowhere"], "nowhere"),
         (["archive", "import", "nowhere.jsonl"], "nowhere.jsonl"),
-        (["optimize"], "PROBLEM"),
+        (["optimize"], "problem"),
     ],
 )
 def test_bad_input_gets_one_sentence(words, says, tmp_path):
@@ -124,3 +127,33 @@ def test_the_main_job_end_to_end(tmp_path):
 
     report = kernelwright("report", "gemm:16x16x16:fp32", "--json", "--out", out, home=tmp_path)
     assert json.loads(report.stdout)["trials"] > 12
+
+
+def test_a_corrupt_archive_is_said(tmp_path):
+    (tmp_path / "archive.db").write_text("this is no database, but long enough to look at" * 100)
+    done = kernelwright("optimize", "gemm:8x8x8:fp32", "--target", "fake", "--out", str(tmp_path / "out"), home=tmp_path)
+    assert done.returncode == 2 and "Traceback" not in done.stderr
+    assert "archive.db" in done.stderr
+
+
+def test_interrupt_leaves_a_valid_state_and_says_how_to_go_on(tmp_path):
+    words = ["optimize", "gemm:16x16x16:fp32", "--target", "fake", "--trials", "60", "--out", str(tmp_path / "out")]
+    env = {**os.environ, "KERNELWRIGHT_HOME": str(tmp_path)}
+    process = subprocess.Popen(
+        [sys.executable, "-m", "kernelwright", *words], env=env, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+    from kernelwright.archive import Archive
+
+    deadline = time.monotonic() + 120
+    while time.monotonic() < deadline:
+        if (tmp_path / "archive.db").exists():
+            with Archive(tmp_path / "archive.db") as archive:
+                if len(archive) >= 3:
+                    break
+        time.sleep(0.1)
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 130, errors
+    assert "Traceback" not in errors and "the same command goes on" in errors
+    with Archive(tmp_path / "archive.db") as archive:
+        assert len(list(archive.trials())) >= 3

@@ -26,7 +26,9 @@ def run(app: typer.Typer) -> None:
     """Runs the application; turns what we know how to explain into one sentence and an exit code."""
     interrupted = "interrupted; everything measured so far is in the archive, and the same command goes on from there"
     try:
-        code = app(standalone_mode=False)  # a verb that raised typer.Exit ends here with its code
+        code = app(standalone_mode=False)  # a verb that raised typer.Exit ends here with its code, as does an interrupt in some versions
+        if code == INTERRUPTED:
+            raise KeyboardInterrupt
         sys.exit(code if isinstance(code, int) else 0)
     except (KeyboardInterrupt, typer.Abort):
         _fail(interrupted, INTERRUPTED)

@@ -21,7 +21,7 @@ import msgspec
 from kernelwright.evaluate.build import Builder
 from kernelwright.evaluate.jobs import Entry, Failure, Hello, Job, Message, Note, Reply, Result
 from kernelwright.records import Build, Candidate, Environment, Origin, Outcome, Trial, Verdict
-from kernelwright.settings import child_environment
+from kernelwright.settings import child_environment, settings, writable
 from kernelwright.targets.processes import kill_group
 from kernelwright.targets.target import Target, TargetUnavailable
 
@@ -171,7 +171,7 @@ class Evaluator:
                     case Failure(outcome=outcome):
                         self._stop()
                         if outcome is None:
-                            raise JudgeError(message.message)
+                            raise JudgeError(f"{message.message}; the device process's output is in {self._log}")
                         self.restarts += 1
                         return Verdict(outcome=outcome, evidence=f"{message.message} (during: {doing})"), label
         except (EOFError, BrokenPipeError, ConnectionResetError):
@@ -183,14 +183,19 @@ class Evaluator:
     def _start(self) -> None:
         ours, theirs = socket.socketpair()
         command = [sys.executable, "-m", "kernelwright.evaluate.judge", self.target.name, str(theirs.fileno())]
+        # compilers and autotuners talk; what they say is for whoever looks into a failure
+        self._log = writable(settings().home) / "judge.log"
+        output = self._log.open("ab")
         self._process = subprocess.Popen(
             command,
             pass_fds=[theirs.fileno()],
             stdin=subprocess.DEVNULL,
-            stdout=sys.stderr,
+            stdout=output,
+            stderr=output,
             start_new_session=True,
             env=_environment(self.target.name),
         )
+        output.close()
         theirs.close()
         self._pipe = Connection(ours.detach())
         try:
@@ -200,7 +205,9 @@ class Evaluator:
             message = msgspec.json.decode(self._pipe.recv_bytes(), type=Message)
         except (EOFError, ConnectionResetError):
             code = self._stop()
-            raise JudgeError(f"the device process ended with code {code} before {self.target.name} was open; its output is above") from None
+            raise JudgeError(
+                f"the device process ended with code {code} before {self.target.name} was open; its output is in {self._log}"
+            ) from None
         if isinstance(message, Failure):
             self._stop()
             raise TargetUnavailable(message.message)

@@ -220,10 +220,9 @@ def main(target_name: str, fd: int) -> int:
     while True:
         try:
             job = msgspec.json.decode(pipe.recv_bytes(), type=Job)
-        except EOFError:
-            break
-        try:
             send(judge.run(job))
+        except (EOFError, BrokenPipeError, ConnectionResetError):
+            break  # the user's process has ended, or has been interrupted: nobody waits for an answer
         except DeviceLost as fault:
             # the device's state is gone: say whose fault it was, and let the parent open it afresh
             traceback.print_exc()
