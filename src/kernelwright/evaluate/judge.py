@@ -229,7 +229,7 @@ def main(target_name: str, fd: int) -> int:
             send(Failure(message=fault.evidence, outcome=fault.outcome))
             return 1
         except MemoryError as error:
-            send(Failure(message=f"the judge ran out of memory for {job.workload.name}: {error}"))
+            send(Failure(message=f"the device process ran out of memory; try a smaller shape ({error})"))
             return 1
         except Exception as error:  # ours: report it with its traceback on stderr, the parent stops
             traceback.print_exc()
