@@ -91,7 +91,7 @@ def optimize(
     """
     w = resolve(problem) if isinstance(problem, str) else problem
     target = usable(target) if isinstance(target, str) else target
-    archive = archive or Archive(settings().archive)
+    archive = Archive(settings().archive) if archive is None else archive  # an empty one is false
     budget = budget or Budget()
     started, session = time.monotonic(), uuid.uuid4().hex[:12]
     device, mode = target.facts(), headline_mode(target.name)

@@ -19,7 +19,7 @@ def test_a_well_conditioned_step_costs_a_few_roundings():
     x = 1 + torch.rand(64, 64)
     roundings = scale(lambda x: 3 * x, x) / (3 * x.double() * U)
     assert float(roundings.min()) > 1.5
-    assert float(roundings.max()) < 6
+    assert float(roundings.max()) < 9  # output, its rms, two steps, their rms
 
 
 def test_cancellation_widens_the_scale():
