@@ -57,6 +57,8 @@ class Run:
 SCREEN_TOLERANCE = 0.03
 """A screen ends when the ratio's interval is this narrow."""
 SCREEN_ROUNDS = 5
+SCREEN_SECONDS = 0.05
+"""After three rounds and so long a screen ends as it is: rounds of slow rivals (10 ms for eager new-gelu on a CPU) are not worth more."""
 
 CONFIRM_ATTEMPTS = 3
 """A screen looks at few rows and two rungs: when all finalists fail the whole ladder, the next best are tried."""
@@ -147,6 +149,7 @@ def screen_job(w: Workload, target: str, anchor: tuple[str, ...]) -> Job:
         modes=(headline_mode(target),),
         min_rounds=3,
         max_rounds=SCREEN_ROUNDS,
+        seconds=SCREEN_SECONDS,
         tolerance=SCREEN_TOLERANCE,
     )
 

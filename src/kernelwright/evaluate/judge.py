@@ -21,9 +21,10 @@ import torch
 from kernelwright import rivals as rivals_package
 from kernelwright.evaluate.buffers import Buffers, Shape
 from kernelwright.evaluate.jobs import SCREEN_RUNGS, Entry, Failure, Hello, Job, Message, Note, Reply, Result
-from kernelwright.evaluate.timing import Entrant, Limits, measure, refill
+from kernelwright.evaluate.timing import Entrant, Limits, measure
 from kernelwright.evaluate.verify import Ladder
 from kernelwright.problems import problem_of
+from kernelwright.problems.problem import Tensors
 from kernelwright.records import DTYPES, Candidate, Check, Comparison, Outcome, Timing, Verdict, Workload
 from kernelwright.targets import usable
 from kernelwright.targets.processes import die_with_parent
@@ -52,15 +53,25 @@ class Bench:
         self.rng.manual_seed(int.from_bytes(os.urandom(7), "big"))
         self.buffers = self.make_buffers(w, Shape(), sets)
         self.rivals: dict[str, _State] = {}
+        self.inputs: Tensors | None = None
+        """Drawn once, for warming up; every timed round draws its own."""
 
     def make_buffers(self, w: Workload, shape: Shape, sets: int = 1) -> Buffers:
         return Buffers(self.device, problem_of(w), w, sets=sets, shape=shape, sms=self.sms)
+
+    def fill(self) -> None:
+        """Puts some inputs into every set. Nothing may run on buffers without: poison is no index into anything."""
+        if self.inputs is None:
+            normal = next(c for c in self.problem.cases(self.w) if c.rung == "normal")
+            self.inputs = self.problem.generate(self.w, normal, self.rng, self.device.torch_device)
+        for index in range(len(self.buffers)):
+            self.buffers.fill(self.inputs, index)
 
     def rival(self, name: str, note: Callable[[str], None]) -> _State:
         if name not in self.rivals:
             state = self.rivals[name] = _State(name)
             note("prepare")
-            refill(self.problem, self.w, self.buffers, self.rng, self.device.torch_device)  # a rival's set-up may run or tune itself
+            self.fill()  # a rival's set-up may run or tune itself
             try:
                 runs, setup = rivals_package.load(name, self.w, self.buffers.bounds)
                 state.contender = self.device.load_trusted(runs, setup)
@@ -160,6 +171,7 @@ class Judge:
                 by_label[state.label] = state
         if states and not any(not e.trusted for e in entrants):
             return False
+        bench.fill()
         limits = Limits(job.min_rounds, job.max_rounds, job.seconds, job.tolerance, job.noise)
         timings, comparisons, _ = measure(
             bench.problem,

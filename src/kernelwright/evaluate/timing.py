@@ -70,10 +70,9 @@ def measure(
     device: str,
     note: Callable[[str, str], None],
 ) -> tuple[dict[str, Timing], dict[tuple[str, str], Comparison], dict[str, int]]:
-    """Timings by label, Comparisons by (candidate, rival), dropped samples by label. A contender that faults is left out from then on and
-    holds its fault. The first candidate and the first rival decide when sampling has converged."""
+    """Timings by label, Comparisons by (candidate, rival), dropped samples by label. The buffers hold inputs on entry. A contender that
+    faults is left out from then on and holds its fault. The first candidate and the first rival decide when sampling has converged."""
     order = random.SystemRandom()
-    refill(problem, w, buffers, rng, device)
     for e in entrants:
         e.samples, e.dropped = [], 0
         note(e.label, f"warm up, {mode}")
@@ -112,7 +111,7 @@ def measure(
 
 
 def refill(problem: Problem, w: Workload, buffers: Buffers, rng: torch.Generator, device: str) -> None:
-    """Fresh inputs for every set. Nothing may run on buffers without: poison is no index into anything."""
+    """Fresh inputs for every set."""
     normal = next(c for c in problem.cases(w) if c.rung == "normal")
     for i in range(len(buffers)):
         buffers.fill(problem.generate(w, normal, rng, device), i)
