@@ -22,7 +22,7 @@ def scripted(**script) -> Candidate:
 
 @pytest.fixture(scope="module")
 def evaluator():
-    with Evaluator(target("fake"), note_seconds=3.0) as one:
+    with Evaluator(target("fake"), note_seconds=12.0) as one:
         yield one
 
 
