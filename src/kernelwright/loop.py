@@ -201,8 +201,3 @@ def median(trial: Trial, mode: str) -> float:
     """Microseconds; infinity where the mode was not measured."""
     timing = trial.timing(mode)
     return timing.median if timing else float("inf")
-
-
-def vendor_trials(run: Run) -> dict[str, Trial]:
-    """The confirmed Trials of the rivals, by name."""
-    return {t.candidate.source: t for t in run.trials if t.candidate.kind == "rival"}

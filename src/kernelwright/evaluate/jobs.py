@@ -34,8 +34,6 @@ class Job(Record, frozen=True, kw_only=True):
     """Stop when the ratio's interval is narrower than this share of it."""
     noise: bool = False
     """Time the first candidate twice in each round (A/A) for the noise floor."""
-    run_seconds: float = 10.0
-    """A single run that takes longer is a TIMEOUT."""
 
 
 class Result(Record, frozen=True, kw_only=True):

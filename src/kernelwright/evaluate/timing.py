@@ -18,14 +18,11 @@ import numpy as np
 import torch
 
 from kernelwright.evaluate.buffers import Buffers
-from kernelwright.evaluate.stats import bootstrap_median
+from kernelwright.evaluate.stats import bootstrap_median, converged
 from kernelwright.evaluate.verify import Expected, Judged, compare, expect
 from kernelwright.problems.problem import Problem
 from kernelwright.records import Comparison, Outcome, Timing, Workload
 from kernelwright.targets.target import CandidateFault, Contender, Peaks
-
-AGAIN = "A/A"
-"""Label of the second sampling of the first candidate: their ratio is the noise floor."""
 
 
 @dataclass
@@ -191,7 +188,7 @@ def _converged(candidates: list[Entrant], rivals: list[Entrant], tolerance: floa
     if len(ratios) < 3:
         return False
     median, low, high = bootstrap_median(ratios, np.random.default_rng(0), 200)
-    return high - low < tolerance * median
+    return converged(low, high, median, tolerance)
 
 
 def _summary(
