@@ -18,7 +18,7 @@ import numpy as np
 import torch
 
 from kernelwright.evaluate.buffers import Buffers
-from kernelwright.evaluate.stats import bootstrap_median, converged
+from kernelwright.evaluate.stats import bootstrap_median, converged, ratio_interval
 from kernelwright.evaluate.verify import Expected, Judged, compare, expect
 from kernelwright.problems.problem import Problem
 from kernelwright.records import Comparison, Outcome, Timing, Workload
@@ -215,7 +215,7 @@ def _summary(
     if again and candidates and candidates[0].fault is None:
         same = _ratios(candidates[0], again)
         if len(same) >= 3:
-            _, noise_low, noise_high = bootstrap_median(same, rng)
+            _, noise_low, noise_high = ratio_interval(same, rng)
     comparisons: dict[tuple[str, str], Comparison] = {}
     for c in candidates:
         for r in rivals:
@@ -224,7 +224,7 @@ def _summary(
             ratios = _ratios(c, r)
             if len(ratios) < 3:
                 continue
-            median, low, high = bootstrap_median(ratios, rng)
+            median, low, high = ratio_interval(ratios, rng)
             comparisons[c.label, r.label] = Comparison(
                 rival=r.label,
                 mode=mode,
