@@ -6,7 +6,7 @@ beyond it shows. Outputs are poisoned with the same byte, so an element left unw
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 import torch
@@ -111,24 +111,33 @@ class Buffers:
             tensor.fill_(-1)
 
     def disturbed(self, index: int = 0) -> str | None:
-        """Names the tensor beside which a byte that nobody may write was written; None if all are intact.
-
-        Destroys the contents of the set, so read the outputs first.
-        """
-        for tensor in self.bounds[index].tensors.values():
-            _poison(tensor)
-        area = self.flat[index * self.set_bytes : (index + 1) * self.set_bytes]
-        if bool((area.view(torch.int64) == -1).all()):  # a set's size is a multiple of 256; eight bytes a step
+        """Names the tensor beside which a byte that nobody may write was written, and restores the guards; None if all are intact."""
+        guards = list(self._guards(index))
+        if bool(torch.stack([(guard == POISON).all() for guard in guards]).all()):
             return None
-        first = int((area != POISON).nonzero()[0])
+        guard = next(guard for guard in guards if bool((guard != POISON).any()))
+        place = (guard != POISON).nonzero()[0]
+        first = guard.storage_offset() + sum(int(i) * stride for i, stride in zip(place, guard.stride(), strict=True))
+        first -= self.flat.storage_offset() + index * self.set_bytes
         spec, _, start = min(self._extents, key=lambda e: abs(e[2] - first))
-        at = first - start
-        area.fill_(POISON)
-        return f"byte {at:+d} from the start of {spec.name} was written, outside every element of it"
+        for guard in guards:
+            guard.fill_(POISON)
+        return f"byte {first - start:+d} from the start of {spec.name} was written, outside every element of it"
 
-
-def _poison(tensor: torch.Tensor) -> None:
-    tensor.view(_INTEGERS[tensor.element_size()]).fill_(-1)
+    def _guards(self, index: int) -> Iterator[torch.Tensor]:
+        """The bytes of a set that belong to no element: before, between and after the tensors, and after each of their rows."""
+        begin = index * self.set_bytes
+        free = begin
+        for spec, row_stride, start in self._extents:
+            yield self.flat[free : begin + start]
+            free = begin + start
+            if spec.numel:
+                itemsize, length = DTYPES[spec.dtype], spec.shape[-1] if spec.shape else 1
+                rows = spec.numel // length
+                shape, strides = (rows - 1, (row_stride - length) * itemsize), (row_stride * itemsize, 1)
+                yield self.flat.as_strided(shape, strides, self.flat.storage_offset() + free + length * itemsize)
+                free += ((rows - 1) * row_stride + length) * itemsize
+        yield self.flat[free : begin + self.set_bytes]
 
 
 def _round_up(n: int, multiple: int) -> int:

@@ -148,6 +148,7 @@ class Ladder:
         buffers.fill(inputs)
         buffers.poison()
         contender.run(0)
+        # at once: what a candidate goes on writing after it said that it was done is not its result
         outputs = {k: v.clone() for k, v in buffers.outputs().items()}
         self._memory(buffers, contender, inputs, rung=rung, name=name)
         # where inputs are finite: a NaN that a kernel computes from a NaN may have every bit set too

@@ -16,9 +16,10 @@ import torch
 import torch.nn.functional as F
 
 from kernelwright.problems.builder import ARITHMETIC
+from kernelwright.problems.draws import normal, place
 from kernelwright.problems.lower import Input, lower
 from kernelwright.problems.problem import TORCH_DTYPES, UNIT_ROUNDOFF, Case, Cost, Problem, Tensors, TensorSpec
-from kernelwright.problems.rounding import error_scale, place
+from kernelwright.problems.rounding import error_scale
 from kernelwright.problems.rowprogram import RowProgram
 from kernelwright.records import DTYPES, Workload
 
@@ -45,7 +46,8 @@ class Chain:
     infinity: float = math.inf
     """What the `inf` case places."""
     definition: Callable[..., torch.Tensor] | None = None
-    """The reference where `function`, which is what PyTorch users call, is a fused kernel that departs from the formula."""
+    """The reference, and what roundings are tried on, where `function`, which is what PyTorch users call, is one fused kernel that departs
+    from the formula or hides its steps."""
 
 
 def new_gelu(x: torch.Tensor) -> torch.Tensor:
@@ -68,6 +70,11 @@ def rmsnorm_written_out(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
 
 def layernorm(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
     return F.layer_norm(x, x.shape[-1:], weight, bias, LAYER_EPS)
+
+
+def layernorm_written_out(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
+    centred = x - x.mean(-1, keepdim=True)
+    return centred * torch.rsqrt((centred * centred).mean(-1, keepdim=True) + LAYER_EPS) * weight + bias
 
 
 def softmax(x: torch.Tensor) -> torch.Tensor:
@@ -121,6 +128,8 @@ CHAINS: tuple[Chain, ...] = (
         layernorm,
         {"x": MATRIX, "weight": COLUMNS, "bias": COLUMNS},
         along_row=True,
+        # inside the fused function no rounding can be disturbed; that of the mean decides in rows of two large, almost equal elements
+        definition=layernorm_written_out,
     ),
     Chain("softmax", "exp(x - max) / sum(exp(x - max)), along the row", softmax, along_row=True),
     Chain(
@@ -289,14 +298,14 @@ def _draw(w: Workload, case: str, shape: tuple[int, ...], rng: torch.Generator, 
         q, step = max(1, limit // cols), math.ceil(cols / limit)
         x = torch.randint(-q, q + 1, shape, generator=rng, device=device)
         return (x * (torch.arange(shape[-1], device=device) % step == 0)).to(dtype)
-    x = torch.randn(shape, generator=rng, device=device)
+    x = normal(shape, rng, device)
     if case == "wide":
         # fp16 ends at 65504: products of two such values must stay below
         top = 5 if w.dtype == "fp16" else 6
-        x *= torch.exp2(torch.randint(-6, top + 1, shape, generator=rng, device=device).float())
+        x *= torch.rand(shape, generator=rng, device=device).mul_(top + 6).sub_(6).exp2_()
     elif case == "addressing":
         # a value of its own in every place, steps larger than any tolerance within a row
-        x = x.sign() * (1 + torch.rand(shape, generator=rng, device=device)) * 2
+        x = torch.rand(shape, generator=rng, device=device).add_(1).mul_(2).copysign_(x)
     elif case == "large":
         # exp overflows float32 above 88: the maximum must be subtracted, tanh and sigmoid must saturate
         x = x.sign() * 80 + x

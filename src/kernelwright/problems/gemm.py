@@ -11,6 +11,7 @@ from collections.abc import Callable
 
 import torch
 
+from kernelwright.problems.draws import normal
 from kernelwright.problems.problem import TORCH_DTYPES, UNIT_ROUNDOFF, Case, Cost, Problem, Tensors, TensorSpec
 from kernelwright.records import DTYPES, Workload
 
@@ -89,8 +90,8 @@ class Gemm(Problem):
             q = max(1, min(math.isqrt(self._largest_sum(w) // max(1, w.axes["K"])), _EXACT_LIMIT[w.dtype]))
             return torch.randint(-q, q + 1, shape, generator=rng, device=device).to(dtype)
         if case.name == "normal":
-            return torch.randn(shape, generator=rng, device=device, dtype=dtype)
-        x = torch.randn(shape, generator=rng, device=device, dtype=torch.float32)
+            return normal(shape, rng, device).to(dtype)
+        x = normal(shape, rng, device)
         if case.name == "wide":
             # fp16 ends at 65504: the sum of K products, of standard deviation 105 sqrt(K), is brought back to that of one
             fp16 = w.dtype == "fp16"

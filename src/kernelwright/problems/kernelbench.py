@@ -31,9 +31,10 @@ from torch.utils.flop_counter import FlopCounterMode
 from kernelwright.problems import KERNELBENCH, ProblemError
 from kernelwright.problems.builder import LoweringError
 from kernelwright.problems.chains import program_flops
+from kernelwright.problems.draws import place
 from kernelwright.problems.lower import Input, lower
 from kernelwright.problems.problem import TORCH_DTYPES, Case, Cost, Problem, Tensors, TensorSpec
-from kernelwright.problems.rounding import error_scale, place
+from kernelwright.problems.rounding import error_scale
 from kernelwright.problems.rowprogram import RowProgram
 from kernelwright.records import DTYPES, Workload
 

@@ -46,7 +46,9 @@ class _Rounded(TorchFunctionMode):
 
     def __torch_function__(self, func, types, args=(), kwargs=None):
         out = func(*args, **(kwargs or {}))
-        return out if getattr(func, "__name__", "") == "__get__" else tree_map(self.perturb, out)
+        if getattr(func, "__name__", "") == "__get__":
+            return out
+        return self.perturb(out) if isinstance(out, torch.Tensor) else tree_map(self.perturb, out)
 
     def perturb(self, x: Any) -> Any:
         if not isinstance(x, torch.Tensor) or not x.is_floating_point():
@@ -87,10 +89,3 @@ def error_scale(function: Callable[[Tensors], Tensors], inputs: Tensors, referen
 def _rms(x: torch.Tensor) -> torch.Tensor:
     """Along the last axis, which is kept."""
     return torch.linalg.vector_norm(x, dim=-1, keepdim=True) / math.sqrt(max(1, x.shape[-1])) if x.ndim else x
-
-
-def place(x: torch.Tensor, value: float, rng: torch.Generator) -> None:
-    """Sets one random element of a contiguous tensor."""
-    if x.numel():
-        at = torch.randint(x.numel(), (1,), generator=rng, device=x.device)
-        x.view(-1)[at] = value

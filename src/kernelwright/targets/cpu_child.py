@@ -168,10 +168,8 @@ def _sample(mode: str, launches: int, calls: Sequence[Callable[[], Any]], flush:
     begun = clock()
     if mode == "device-cold":
         flush()
-    elif launches > 1:
-        calls[
-            0
-        ]()  # brings code and data back into the caches that the other contenders have used; a call of a millisecond needs no such help
+    else:
+        calls[0]()  # brings code and data back into the caches, and memory into the heap, that the other contenders have used meanwhile
     between += clock() - begun
     for i in range(launches):
         call = calls[i % len(calls)] if mode == "device-cold" else calls[0]

@@ -141,7 +141,7 @@ class _Scripted(_Clock):
                     out.copy_(result[name])
                     out[tuple(n - 1 for n in out.shape)] = last
                 case "noise":
-                    out.copy_(result[name] * (1 + 1e-7 * torch.randn_like(result[name])))
+                    out.copy_(result[name] * (1 + 3e-8 * torch.randn_like(result[name])))
         if script.get("writes") == "input":
             next(t for t in inputs.values() if t.numel()).view(-1)[0] += 1
         if script.get("writes") == "beyond":
