@@ -113,7 +113,7 @@ class Buffers:
     def disturbed(self, index: int = 0) -> str | None:
         """Names the tensor beside which a byte that nobody may write was written, and restores the guards; None if all are intact."""
         guards = list(self._guards(index))
-        if bool(torch.stack([(guard == POISON).all() for guard in guards]).all()):
+        if bool((torch.cat([guard.flatten() for guard in guards]) == POISON).all()):
             return None
         guard = next(guard for guard in guards if bool((guard != POISON).any()))
         place = (guard != POISON).nonzero()[0]
@@ -134,8 +134,9 @@ class Buffers:
             if spec.numel:
                 itemsize, length = DTYPES[spec.dtype], spec.shape[-1] if spec.shape else 1
                 rows = spec.numel // length
-                shape, strides = (rows - 1, (row_stride - length) * itemsize), (row_stride * itemsize, 1)
-                yield self.flat.as_strided(shape, strides, self.flat.storage_offset() + free + length * itemsize)
+                if row_stride > length:
+                    shape, strides = (rows - 1, (row_stride - length) * itemsize), (row_stride * itemsize, 1)
+                    yield self.flat.as_strided(shape, strides, self.flat.storage_offset() + free + length * itemsize)
                 free += ((rows - 1) * row_stride + length) * itemsize
         yield self.flat[free : begin + self.set_bytes]
 

@@ -127,7 +127,6 @@ def _calibrate(e: Entrant, mode: str) -> None:
     if mode not in known:
         once = min((v for v in (e.contender.estimate(mode) for _ in range(2)) if not math.isnan(v)), default=1e6)
         known[mode] = e.contender.launches_for(mode, once)
-        e.contender.sample(mode, known[mode])
     e.launches = known[mode]
 
 

@@ -172,8 +172,6 @@ class ChainProblem(Problem):
     """The Problem of one entry. Workloads have axes rows and cols, dtype fp16, bf16 or fp32, and accumulate in fp32."""
 
     axes = ("rows", "cols")
-    # a kernel's own exp and tanh may be off by two or three units where a library's are off by one
-    vendor_floor_ulps = 4.0
 
     def __init__(self, chain: Chain) -> None:
         self.chain = chain
@@ -241,6 +239,10 @@ class ChainProblem(Problem):
     def bound(self, w: Workload) -> float:
         # sixteen for approximations of exp, tanh and erf; a sum of n terms in float32 gathers sqrt(n) roundings
         return 16.0 + (math.sqrt(w.axes["cols"]) if self.chain.along_row else 0.0)
+
+    def error_floor(self, w: Workload) -> float:
+        # a kernel's own exp and tanh may be off by two or three units where a library's are off by one
+        return 4 * UNIT_ROUNDOFF[w.dtype]
 
     def program(self, w: Workload) -> RowProgram:
         """What the chain families write kernels from. Raises LoweringError (none of the twelve does)."""

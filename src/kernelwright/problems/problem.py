@@ -71,8 +71,6 @@ class Problem(ABC):
     allocates: ClassVar[bool] = True
     """Whether `eager` allocates its outputs, as opposed to writing into given ones (`torch.matmul(out=)`). On the CPU target a
     candidate's clocked call is then charged an allocation of the same size."""
-    vendor_floor_ulps: ClassVar[float] = 2.0
-    """A vendor error below this many unit roundoffs of the output type counts as this many (see `evaluate.verify`)."""
 
     @abstractmethod
     def tensors(self, w: Workload) -> tuple[TensorSpec, ...]:
@@ -103,6 +101,11 @@ class Problem(ABC):
     @abstractmethod
     def bound(self, w: Workload) -> float:
         """Largest normalised error that passes."""
+
+    def error_floor(self, w: Workload) -> float:
+        """A vendor's relative Frobenius error below this counts as this: what an honest kernel may need (see `evaluate.verify`). The
+        default is two unit roundoffs of the output type."""
+        return 2 * UNIT_ROUNDOFF.get(w.dtype, UNIT_ROUNDOFF["fp32"])
 
     @abstractmethod
     def cost(self, w: Workload) -> Cost: ...
