@@ -86,6 +86,8 @@ class Clock:
         for _ in range(ATTEMPTS):
             us, ahead = self.between_events(work, cold=cold)
             if ahead:
+                # a hiccup of the host must not make every later sample of this process wait longer
+                self._spin = max(FIRST_SPIN, int(0.8 * self._spin))
                 return us
             self._spin = min(2 * self._spin, LONGEST_SPIN)
         self._spin = before  # a busy host, or work that synchronizes: a longer spin is no cure for either
