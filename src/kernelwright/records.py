@@ -347,6 +347,11 @@ class Comparison(Record, frozen=True, kw_only=True):
         return "tie"
 
 
+def stored_otherwise(rival: str) -> bool:
+    """Whether a rival was given operands in another layout than the Workload's (`cublas-nt`): it is compared with, but cannot serve."""
+    return rival.endswith(("-nn", "-nt", "-tn", "-tt"))
+
+
 class Environment(Record, frozen=True, kw_only=True):
     """Where a Trial was made."""
 

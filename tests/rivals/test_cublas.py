@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import torch
 
+from kernelwright import rivals
 from kernelwright.problems.problem import TORCH_DTYPES
 from kernelwright.records import Outcome, Workload
 from kernelwright.rivals import cublas, cublaslt
@@ -184,6 +185,30 @@ def test_the_row_major_product_is_computed_in_column_major_terms(stub: Seen, nam
         assert stub.compute == 68  # CUBLAS_COMPUTE_32F
 
 
+@pytest.mark.parametrize("name", ["cublas-nn", "cublas-nt", "cublaslt-nt"])
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_operands_stored_otherwise_follow_the_inputs(stub: Seen, name: str, layout: str):
+    w = workload(33, 65, 17, layout)
+    one = bound(w, pad=5)
+    (run,), _ = rivals.load(name, w, [one])
+    for _ in range(2):  # every round draws new inputs
+        one.tensors["a"].normal_(), one.tensors["b"].normal_()
+        assert run.prepare is not None
+        run.prepare()
+        run.store(run.call())
+        assert torch.allclose(one.tensors["c"].double(), expected(w, one), rtol=1e-5, atol=1e-5)
+
+
+def test_the_classic_layouts_stand_beside_the_own():
+    names = {layout: rivals.names_for(workload(8, 8, 8, layout), "cuda:sm_90") for layout in ("nn", "nt", "tn")}
+    assert [[n for n in found if n.startswith("cublas-")] for found in names.values()] == [
+        ["cublas-nt"],
+        ["cublas-nn"],
+        ["cublas-nn", "cublas-nt"],
+    ]
+    assert "cublaslt-auto-nt" in rivals.names_for(workload(8, 8, 8), "cuda:sm_90", every=True)
+
+
 @pytest.mark.parametrize("name", ["cublas", "cublaslt", "cublaslt-auto"])
 @pytest.mark.parametrize("shape", [(0, 8, 8), (8, 0, 8), (8, 8, 0)])
 def test_empty_products(stub: Seen, name: str, shape: tuple[int, int, int]):
@@ -291,11 +316,10 @@ ERROR = {"fp16": 2e-3, "bf16": 1.6e-2, "fp32": 1e-5}
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("name", ["cublas", "cublaslt", "cublaslt-auto"])
+@pytest.mark.parametrize("name", ["cublas", "cublaslt", "cublaslt-auto", "cublas-nt", "cublaslt-auto-nn"])
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize(("dtype", "accumulate"), [("fp16", "fp32"), ("bf16", "fp32"), ("fp32", "fp32"), ("fp16", "fp16")])
 def test_rivals_are_right_on_the_gpu(name: str, layout: str, dtype: str, accumulate: str):
-    module: Any = cublas if name == "cublas" else cublaslt
     for shape, pad, offset in (
         ((256, 192, 512), 0, 0),
         ((256, 192, 512), 8, 0),
@@ -305,10 +329,12 @@ def test_rivals_are_right_on_the_gpu(name: str, layout: str, dtype: str, accumul
     ):
         w = workload(*shape, layout, dtype, accumulate)
         sets = [bound(w, pad=pad, offset=offset, device="cuda") for _ in range(2)]
-        runs, setup = module.load(name, w, sets)
+        runs, setup = rivals.load(name, w, sets)
         if setup is not None:
             setup()
         for run, one in zip(runs, sets, strict=True):
+            if run.prepare is not None:
+                run.prepare()
             run.store(run.call())
             torch.cuda.synchronize()
             want, got = expected(w, one), one.tensors["c"].double()
@@ -317,16 +343,15 @@ def test_rivals_are_right_on_the_gpu(name: str, layout: str, dtype: str, accumul
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("name", ["cublas", "cublaslt", "cublaslt-auto"])
+@pytest.mark.parametrize("name", ["cublas", "cublaslt", "cublaslt-auto", "cublas-nt"])
 def test_rivals_are_captured_and_clocked(name: str, capsys: pytest.CaptureFixture[str]):
     from kernelwright.targets.cuda import CudaTarget
 
-    module: Any = cublas if name == "cublas" else cublaslt
     device = CudaTarget().open()
     for size in (512, 4096):
         w = workload(size, size, size, "nn", "fp16")
         sets = [bound(w, device="cuda") for _ in range(4)]
-        contender = device.load_trusted(*module.load(name, w, sets))
+        contender = device.load_trusted(*rivals.load(name, w, sets))
         cold = contender.sample("device-cold", 4)[0]
         warm, host = (contender.sample(mode, 5)[0] for mode in ("device-warm", "host-offline"))
         for one in sets:

@@ -108,6 +108,12 @@ def test_the_strongest_rival_ships_where_ours_is_slower(tmp_path):
     assert entry is not None and entry.rival == "cublas"
 
 
+def test_a_rival_with_operands_stored_otherwise_never_ships(tmp_path):
+    ours = trial(tmp_path, 1, 10.0, rivals={"eager": 2.0, "cublas-nt": 0.8})
+    entry = pack.save(tmp_path / "p", [ours]).entry(W)
+    assert entry is not None and entry.rival == "" and entry.candidate == ours.candidate.id
+
+
 def test_only_confirmed_and_never_convicted_candidates_ship(tmp_path):
     lucky = trial(tmp_path, 1, 1.0, stage="screen")
     cheat, noisy, right = trial(tmp_path, 2, 2.0), trial(tmp_path, 3, 3.0), trial(tmp_path, 4, 4.0)

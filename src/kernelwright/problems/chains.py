@@ -16,7 +16,7 @@ import torch
 import torch.nn.functional as F
 
 from kernelwright.problems.builder import ARITHMETIC
-from kernelwright.problems.draws import normal, place
+from kernelwright.problems.draws import normal, place, uniform
 from kernelwright.problems.lower import Input, lower
 from kernelwright.problems.problem import TORCH_DTYPES, UNIT_ROUNDOFF, Case, Cost, Problem, Tensors, TensorSpec
 from kernelwright.problems.rounding import error_scale
@@ -304,10 +304,10 @@ def _draw(w: Workload, case: str, shape: tuple[int, ...], rng: torch.Generator, 
     if case == "wide":
         # fp16 ends at 65504: products of two such values must stay below
         top = 5 if w.dtype == "fp16" else 6
-        x *= torch.rand(shape, generator=rng, device=device).mul_(top + 6).sub_(6).exp2_()
+        x *= uniform(shape, rng, device).mul_(top + 6).sub_(6).exp2_()
     elif case == "addressing":
         # a value of its own in every place, steps larger than any tolerance within a row
-        x = torch.rand(shape, generator=rng, device=device).add_(1).mul_(2).copysign_(x)
+        x = uniform(shape, rng, device).add_(1).mul_(2).copysign_(x)
     elif case == "large":
         # exp overflows float32 above 88: the maximum must be subtracted, tanh and sigmoid must saturate
         x = x.sign() * 80 + x

@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 import torch
 
-from kernelwright.problems.draws import normal
+from kernelwright.problems.draws import normal, uniform
 from kernelwright.problems.problem import TORCH_DTYPES, UNIT_ROUNDOFF, Case, Cost, Problem, Tensors, TensorSpec
 from kernelwright.records import DTYPES, Workload
 
@@ -95,8 +95,7 @@ class Gemm(Problem):
             # fp16 ends at 65504: the sum of K products, of standard deviation 105 sqrt(K), is brought back to that of one
             fp16 = w.dtype == "fp16"
             shift = math.ceil(math.log2(max(1, w.axes["K"])) / 4) if fp16 else 0
-            exponent = torch.randint(-6, 6 if fp16 else 7, shape, generator=rng, device=device) - shift
-            x *= torch.exp2(exponent.float())
+            x *= uniform(shape, rng, device).mul_(11 if fp16 else 12).sub_(6 + shift).exp2_()
         elif case.name == "denormal":
             x *= 2.0**-13 if w.dtype == "fp16" else 2.0**-63  # products fall among fp16's denormals, or among fp32's
         return x.to(dtype)

@@ -31,6 +31,8 @@ _RIVAL_NAMES = {
     "compile": "torch.compile",
     "compile-max": "torch.compile (max-autotune)",
     "graph": "CUDA graph",
+    "cublas-nn": "cublas, B as K x N",
+    "cublas-nt": "cublas, B as N x K",
 }
 
 

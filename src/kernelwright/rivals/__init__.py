@@ -6,6 +6,7 @@ graph                 the eager call replayed as a CUDA graph
 cublas                cuBLAS, its own choice of algorithm (cublasGemmEx)
 cublaslt              cuBLASLt, the first algorithm of its heuristic
 cublaslt-auto         cuBLASLt, the fastest of all algorithms that its heuristic lists
+VENDOR-nn, VENDOR-nt  one of the three with the operands stored in that layout, whatever the Workload's
 """
 
 from __future__ import annotations
@@ -18,17 +19,23 @@ from kernelwright.targets.target import Bound, Run
 HOST_ONLY = ("graph",)
 """A graph's kernels are eager's: it is a rival in host time alone, and cannot itself be captured for a device clock."""
 
+STORED = ("nn", "nt")
+"""Layouts of VENDOR-LAYOUT; BLAS calls the second TN."""
+
 Loaded = tuple[list[Run], Callable[[], None] | None]
 """Runs by set, and what must happen once before the first (compiling)."""
 
 
-def names_for(w: Workload, target: str) -> tuple[str, ...]:
-    """The rivals that make sense for a Workload on a target, the anchor of the search first."""
+def names_for(w: Workload, target: str, *, every: bool = False) -> tuple[str, ...]:
+    """The rivals that make sense for a Workload on a target, the anchor of the search first; or `every` one that can be asked for."""
     names = ["eager", "compile", "compile-max"]
     if target.startswith("cuda"):
         names.append("graph")
         if w.problem == "gemm":
-            names += ["cublas", "cublaslt", "cublaslt-auto"]
+            # a user who may choose how B is stored has both of cuBLAS's classic layouts to compare with
+            vendors = ("cublas", "cublaslt", "cublaslt-auto")
+            others = [x for x in STORED if x != w.layout]
+            names += [*vendors, *(f"{v}-{x}" for v in (vendors if every else vendors[:1]) for x in others)]
     if target == "fake":
         names = ["eager"]
     return tuple(names)
@@ -48,4 +55,9 @@ def load(name: str, w: Workload, sets: Sequence[Bound]) -> Loaded:
         from kernelwright.rivals import cublaslt
 
         return cublaslt.load(name, w, sets)
+    vendor, _, layout = name.rpartition("-")
+    if vendor in ("cublas", "cublaslt", "cublaslt-auto") and layout in STORED:
+        from kernelwright.rivals import stored
+
+        return stored.load(name, w, sets)
     raise ValueError(f"unknown rival {name!r}")

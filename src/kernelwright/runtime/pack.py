@@ -22,7 +22,7 @@ from pathlib import Path
 import msgspec
 
 from kernelwright import __version__
-from kernelwright.records import Candidate, Comparison, Environment, LaunchPlan, Origin, Outcome, Record, Trial, Workload
+from kernelwright.records import Candidate, Comparison, Environment, LaunchPlan, Origin, Outcome, Record, Trial, Workload, stored_otherwise
 from kernelwright.settings import reason
 
 FORMAT = 1
@@ -185,7 +185,8 @@ def _choose(trials: Sequence[Trial]) -> dict[str, tuple[Trial, list[Trial]]]:
     failed = {(t.workload.id, t.candidate.id) for t in trials if t.verdict.outcome not in (Outcome.OK, Outcome.NOISY)}
     groups: dict[str, list[Trial]] = {}
     for t in trials:
-        if t.stage in ("confirm", "replay") and t.verdict.ok and (t.workload.id, t.candidate.id) not in failed:
+        served = t.candidate.kind != "rival" or not stored_otherwise(t.candidate.source)
+        if served and t.stage in ("confirm", "replay") and t.verdict.ok and (t.workload.id, t.candidate.id) not in failed:
             groups.setdefault(t.workload.id, []).append(t)
     chosen = {}
     for key, group in groups.items():
@@ -212,7 +213,8 @@ def _write(folder: Path, chosen: dict[str, tuple[Trial, list[Trial]]]) -> Manife
             outcome=best.verdict.outcome,
             comparisons=best.comparisons,
         )
-        strongest = min((c for c in best.comparisons if c.mode == mode), key=lambda c: c.ratio, default=None)
+        able = (c for c in best.comparisons if c.mode == mode and not stored_otherwise(c.rival))
+        strongest = min(able, key=lambda c: c.ratio, default=None)
         c = best.candidate
         if c.kind == "rival" or (strongest and strongest.ratio < 1):
             rival = c.source if c.kind == "rival" or strongest is None else strongest.rival

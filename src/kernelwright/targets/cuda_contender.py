@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -134,7 +134,18 @@ class Trusted(CudaContender):
     def _enqueue(self, index: int) -> object:
         return self._runs[index].call()
 
+    def sample(self, mode: str, launches: int) -> tuple[float, int]:
+        self._prepare(range(self.count))
+        return super().sample(mode, launches)
+
+    def _prepare(self, indices: Iterable[int]) -> None:
+        with self.clock.faults(self.label):
+            for index in indices:
+                if prepare := self._runs[index].prepare:
+                    prepare()
+
     def run(self, index: int = 0) -> None:
+        self._prepare([index])
         with self.clock.faults(self.label):
             self._runs[index].store(self._runs[index].call())
             self.clock.synchronize(self.label)

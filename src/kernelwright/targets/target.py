@@ -90,6 +90,8 @@ class Run:
     """Enqueues it (CUDA) or performs it (CPU); this is what is clocked."""
     store: Callable[[Any], None]
     """Copies what `call` returned into the set's outputs; does nothing for a rival that writes in place."""
+    prepare: Callable[[], Any] | None = None
+    """Enqueued before each sample, outside the clock: storing the inputs in another layout, say. CUDA only."""
 
 
 class Device(ABC):
