@@ -38,6 +38,10 @@ class Entrant:
     fault: CandidateFault | None = None
 
 
+PATIENCE = 4
+"""Rounds with a disturbed sample do not count, but at most so many times the wanted rounds are run for their sake."""
+
+
 @dataclass(frozen=True)
 class Limits:
     min_rounds: int
@@ -77,8 +81,8 @@ def measure(
     candidates = [e for e in entrants if not e.trusted]
     rivals = [e for e in entrants if e.trusted]
     again: list[float] = []
-    started, stopped, rounds = time.monotonic(), "round limit", 0
-    while rounds < limits.max_rounds:
+    started, stopped, rounds, clean = time.monotonic(), "round limit", 0, 0
+    while clean < limits.max_rounds and rounds < PATIENCE * limits.max_rounds:
         alive = [e for e in entrants if e.fault is None]
         if not any(e.trusted is False for e in alive) and candidates:
             break
@@ -97,13 +101,14 @@ def measure(
                 turn = functools.partial(_turn, problem, w, buffers, e, samples, mode, spot, peaks)
                 _guarded(e, turn)
         rounds += 1
-        if rounds >= limits.min_rounds:
-            if _converged(candidates, rivals, limits.tolerance):
-                stopped = "converged"
-                break
-            if time.monotonic() - started > limits.seconds:
-                stopped = "time limit"
-                break
+        clean = _clean_rounds(candidates, rivals)
+        if clean >= limits.min_rounds and _converged(candidates, rivals, limits.tolerance):
+            stopped = "converged"
+            break
+        enough = clean >= limits.min_rounds or rounds >= PATIENCE * limits.min_rounds
+        if enough and time.monotonic() - started > limits.seconds:
+            stopped = "time limit"
+            break
     return _summary(entrants, candidates, rivals, again, mode, stopped)
 
 
@@ -179,6 +184,15 @@ def _ratios(e: Entrant | list[float], rival: Entrant | list[float]) -> np.ndarra
     n = min(len(mine), len(theirs))
     ratio = theirs[:n] / mine[:n]
     return ratio[~np.isnan(ratio)]
+
+
+def _clean_rounds(candidates: list[Entrant], rivals: list[Entrant]) -> int:
+    """Rounds that count: neither the first candidate's sample nor the first rival's was disturbed."""
+    leading = [next((e for e in group if e.fault is None), None) for group in (candidates, rivals)]
+    taking_part = [e for e in leading if e is not None]
+    if not taking_part:
+        return 0
+    return int((~np.isnan(np.asarray([e.samples for e in taking_part])).any(axis=0)).sum())
 
 
 def _converged(candidates: list[Entrant], rivals: list[Entrant], tolerance: float) -> bool:
