@@ -102,7 +102,7 @@ def write(out: Path, confirmed: list[Trial], environment, command: str, target: 
             }
         table.append(row)
     figures: dict = {"mode": mode, "workloads": len({t.workload.id for t in confirmed}), "verified": len(winners)}
-    for rival in ("eager", "compile", "compile-max", "cublas", "cublaslt", "cublaslt-auto"):
+    for rival in dict.fromkeys(c.rival for t in winners.values() for c in t.comparisons):
         found = [c for t in winners.values() for c in t.comparisons if c.rival == rival and c.mode == mode]
         if found:
             key = rival.replace("-", "_")
