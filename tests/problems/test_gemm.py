@@ -39,7 +39,7 @@ def test_partial_sums_of_exact_cases_are_exact_in_any_order(k, types, layout, ca
     reference = problem.reference(w, inputs)["c"]
     assert torch.equal(reference, reference.round())
     assert bool(torch.isfinite(reference.to(TORCH_DTYPES[w.dtype])).all())
-    if k:
+    if k >= 32:  # fewer may all be zero
         assert bool(a.double().abs().sum() > 0)
 
 
