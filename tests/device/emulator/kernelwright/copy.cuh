@@ -22,6 +22,10 @@ template <class T>
 void store_shared(unsigned to, T v) { memcpy(emulator::shared_at(to, sizeof v), &v, sizeof v); }
 inline uint4 load_shared_16(unsigned from) { return load_shared<uint4>(from); }
 inline float4 load_shared_float4(unsigned from) { return load_shared<float4>(from); }
+inline void load_shared_float_pair(unsigned from, float& x, float& y) {
+    const float* v = static_cast<const float*>(emulator::shared_at(from, 8));
+    x = v[0], y = v[1];
+}
 inline unsigned load_shared_4(unsigned from) { return load_shared<unsigned>(from); }
 inline unsigned short load_shared_2(unsigned from) { return load_shared<unsigned short>(from); }
 inline void store_shared_16(unsigned to, uint4 v) { store_shared(to, v); }
