@@ -8,8 +8,10 @@ from kernelwright.plan import cdiv
 from kernelwright.records import Launch, LaunchPlan, ScalarArg, TensorMapArg, Workload, WorkspaceArg
 
 SMEM_PER_BLOCK = 227 * 1024
-MOST_SUMS = {2: 192, 3: 112}
-"""Sums one thread can hold, by consumer warpgroups: of 240 and 160 registers, addresses take the rest (ptxas 13.0 spills above)."""
+MOST_SUMS = {2: 192, 3: 128}
+"""Sums one thread can hold, by consumer warpgroups, of 232 and 160 registers (ptxas 13.0: 208 spill and serialise wgmma)."""
+WIDEST_WGMMA = {2: 256, 3: 192}
+"""With 512 threads ptxas starts from 128 registers, which hold no wgmma of 208 columns (it asks for 130)."""
 
 SPACE: Space = {
     "scheme": ("persistent",),
@@ -71,6 +73,8 @@ def illegal(c: Config, w: Workload, device: DeviceFacts) -> str | None:
     sums = bp * bq // (share_p * share_q) // 128
     if sums > (most := MOST_SUMS[consumers(c)]):
         return f"{sums} sums a thread; registers hold {most}"
+    if n > (widest := WIDEST_WGMMA[consumers(c)]):
+        return f"wgmma of {n} columns; {consumers(c)} consumers have registers for {widest}"
     if cp * cq > 4:
         return f"a cluster of {cp * cq} blocks; at most 4 are of use"
     for side, rows, parts in zip(sides.sides(c, w), (bp, n), (cq, cp), strict=True):
