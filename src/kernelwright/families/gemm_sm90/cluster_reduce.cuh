@@ -21,9 +21,9 @@ struct ClusterReduce {
         return (first_unit(part + 1) - first_unit(part)) * Parts * unit_bytes;
     }
 
-    /// Where a lane's 16 bytes lie. The swizzle lets 8 threads read the same lane of 8 neighbouring units in one go.
+    /// Where a lane's 16 bytes lie.
     static __device__ __forceinline__ unsigned offset(int part, int local, int lane) {
-        return (part * share + local) * unit_bytes + (lane ^ local % 8) * 16;
+        return (part * share + local) * unit_bytes + lane * 16;
     }
 
     /// Sends a warp's sums: its 16 rows of each subtile, which start at P's row first_row + 64 s of the tile. All blocks of the
@@ -46,57 +46,57 @@ struct ClusterReduce {
         }
     }
 
-    /// Waits for all parts of this block's share, adds them up and writes them; thread 0 to threads - 1 call it.
+    /// Waits for all parts of this block's share, adds them up and writes them; thread 0 to threads - 1 (whole warps) call it.
+    ///
+    /// A warp takes a batch of neighbouring units at a time: every lane adds up its own 16 bytes of each part; stmatrix lays the rounded
+    /// sums out as pieces of C's rows where part 0 was, which no other warp reads.
     template <class Element>
     static __device__ __forceinline__ void finish(unsigned area, unsigned bar, int part, int thread, int threads,
                                                   const Output<Element>& out, int first_p, int first_q) {
+        constexpr int batch = share >= 32 ? 4 : share >= 8 ? 2 : 1;  // more loads in flight where a warp has several units anyway
         const int first = first_unit(part), count = first_unit(part + 1) - first;
+        const unsigned lane = thread & 31u, warp = unsigned(thread) / 32;
         if (count == 0) return;
         kw::barrier_wait_cluster(bar, 0);
-        if constexpr (Swap) {  // a thread takes 2 columns x 8 rows of a unit: two 8-element pieces of C's rows
 #pragma unroll 1
-            for (int item = thread; item < kw::ceil_div(count, 8) * 64; item += threads) {
-                const int half = item % 2, local = item / 64 * 8 + item / 2 % 8, pair = item / 16 % 4;
-                if (local >= count) continue;
-                float even[8] = {}, odd[8] = {};
-#pragma unroll 2
-                for (int p = 0; p < Parts; p++) {
+        for (int local = warp * batch; local < count; local += threads / 32 * batch) {
+            float4 sums[batch];
 #pragma unroll
-                    for (int r = 0; r < 8; r++) {
-                        float x, y;
-                        kw::load_shared_float_pair(area + offset(p, local, r * 4 + pair) + half * 8, x, y);
-                        even[r] += x, odd[r] += y;
-                    }
+            for (int p = 0; p < Parts; p++) {
+#pragma unroll
+                for (int u = 0; u < batch; u++) {  // beyond the share lie bytes that nobody uses
+                    const float4 x = kw::load_shared_float4(area + offset(p, kw::smaller(local + u, share - 1), lane));
+                    if (p == 0)
+                        sums[u] = x;
+                    else
+                        sums[u].x += x.x, sums[u].y += x.y, sums[u].z += x.z, sums[u].w += x.w;
                 }
-                const int column = first_p + (first + local) % warps * 16 + half * 8;
-                const int row = first_q + (first + local) / warps * 8 + pair * 2;
-                out.store(row, column, packed<Element>(even));
-                out.store(row + 1, column, packed<Element>(odd));
             }
-        } else {  // a thread takes one row of a unit
-#pragma unroll 1
-            for (int item = thread; item < kw::ceil_div(count, 8) * 128; item += threads) {
-                const int local = item / 128 * 8 + item % 8, half = item / 8 % 2, row = item / 16 % 8;
-                if (local >= count) continue;
-                float sum[8] = {};
-#pragma unroll 4
-                for (int p = 0; p < Parts; p++) {
+            const unsigned staging = area + offset(0, local, 0);
 #pragma unroll
-                    for (int pair = 0; pair < 4; pair++) {
-                        float x, y;
-                        kw::load_shared_float_pair(area + offset(p, local, row * 4 + pair) + half * 8, x, y);
-                        sum[pair * 2] += x, sum[pair * 2 + 1] += y;
-                    }
-                }
-                out.store(first_p + (first + local) / columns * 16 + half * 8 + row, first_q + (first + local) % columns * 8,
-                          packed<Element>(sum));
+            for (int u = 0; u < batch; u++) {
+                if (local + u >= count) break;
+                const unsigned place = staging + u * unit_bytes + lane % 16 * 16;
+                const unsigned top = kw::pack2<Element>(sums[u].x, sums[u].y), bottom = kw::pack2<Element>(sums[u].z, sums[u].w);
+                if constexpr (Swap)
+                    kw::stmatrix_x2_trans(place, top, bottom);
+                else
+                    kw::stmatrix_x2(place, top, bottom);
+            }
+            __syncwarp();
+#pragma unroll
+            for (unsigned piece = lane; piece < batch * 16; piece += 32) {
+                // unswapped, a unit's pieces are 16 rows of 8; swapped, two columns of 8 rows. Neighbours in a row of C go to neighbouring lanes.
+                const unsigned u = Swap ? piece / 2 % batch : piece % batch;
+                const unsigned within = Swap ? piece % 2 * 8 + piece / 2 / batch : piece / batch;
+                const unsigned unit = first + local + u;
+                if (unit >= unsigned(first + count)) continue;
+                const uint4 v = kw::load_shared_16(staging + u * unit_bytes + within * 16);
+                if constexpr (Swap)
+                    out.store(first_q + unit / warps * 8 + within % 8, first_p + unit % warps * 16 + within / 8 * 8, v);
+                else
+                    out.store(first_p + unit / columns * 16 + within, first_q + unit % columns * 8, v);
             }
         }
-    }
-
-    template <class Element>
-    static __device__ __forceinline__ uint4 packed(const float (&v)[8]) {
-        return make_uint4(kw::pack2<Element>(v[0], v[1]), kw::pack2<Element>(v[2], v[3]), kw::pack2<Element>(v[4], v[5]),
-                          kw::pack2<Element>(v[6], v[7]));
     }
 };

@@ -29,7 +29,7 @@ struct Output {
     /// Eight neighbours of one row, `column` a multiple of 8: those that exist.
     __device__ __forceinline__ void store(int row, int column, uint4 v) const {
         if (row >= rows || column >= columns) return;
-        Element* to = c + size_t(row) * ld + column;
+        Element* to = c + (long long)row * ld + column;
         if (vectors && column + 8 <= columns) {
             kw::store_global_16(to, v);
             return;
@@ -50,7 +50,7 @@ __device__ __forceinline__ void copy_tile(unsigned staging, int thread, const Ou
         for (int pass = 0; pass < kw::ceil_div(all, Threads); pass++) {
             int index = pass * Threads + thread, row = index / Tile::chunks, chunk = index % Tile::chunks;
             if (all % Threads != 0 && index >= all) break;
-            kw::store_global_16(out.c + size_t(first_row + row) * out.ld + first_column + chunk * 8,
+            kw::store_global_16(out.c + (long long)(first_row + row) * out.ld + first_column + chunk * 8,
                                 kw::load_shared_16(staging + Tile::offset(row, chunk)));
         }
         return;
