@@ -80,7 +80,7 @@ struct Copy {
         const int line = lines_per_pass > slab ? index % slab : index;
         const int element = (lines_per_pass > slab ? index / slab * width() : 0) + threadIdx.x % chunks * 8;
         const int first_line = KContiguous ? first_row : first_k, first_element = KContiguous ? first_k : first_row;
-        source = matrix + first_element + ((long long)(first_line + line) * ld + element);
+        source = kw::opaque(matrix + (long long)(first_line + line) * ld + (first_element + element));
         lines_left = (KContiguous ? rows : K) - first_line - line;
         elements_left = (KContiguous ? K : rows) - first_element - element;
         const unsigned linear = threadIdx.x * 16;

@@ -6,6 +6,8 @@ inline unsigned shared_address(const void* p) {
         emulator::fail("shared_address of something that is not this block's dynamic shared memory");
     return unsigned(address);
 }
+template <class T>
+const T* opaque(const T* pointer) { return pointer; }
 
 template <int Bytes>
 void cp_async_partial(unsigned to, const void* from, int valid) { emulator::start_copy(to, from, Bytes, valid); }
