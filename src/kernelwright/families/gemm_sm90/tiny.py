@@ -38,7 +38,7 @@ def registers(c: Config) -> int:
 
 def illegal(c: Config, w: Workload, device: DeviceFacts) -> str | None:
     p, q = sides.sides(c, w)
-    block_p, block_q, block_k, warps = _sizes(c)
+    _, block_q, block_k, warps = _sizes(c)
     if not (p.k_contiguous and q.k_contiguous):
         return "fragments come straight from global memory only where both operands are contiguous along K (layout nt)"
     if w.axes["K"] % 8:

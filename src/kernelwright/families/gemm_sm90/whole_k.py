@@ -50,7 +50,7 @@ def tails(c: Config, w: Workload) -> str:
 
 
 def illegal(c: Config, w: Workload, device: DeviceFacts) -> str | None:
-    p, q, _, rows_q, k = _extents(c, w)
+    _, q, _, rows_q, k = _extents(c, w)
     block_p, block_q, block_k, split = _sizes(c)
     if not q.k_contiguous and block_q % 16:
         return f"block_q = {block_q} is no multiple of 16, the narrowest tile of an operand whose rows are contiguous"
