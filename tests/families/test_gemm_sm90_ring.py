@@ -11,7 +11,8 @@ import torch
 from kernelwright.families.family import Config, DeviceFacts
 from kernelwright.families.gemm_sm90 import render, ring
 from kernelwright.records import Candidate, Origin, Workload
-from kernelwright.targets import launch
+from kernelwright.targets import launch, nvrtc, sass
+from kernelwright.targets.target import TargetUnavailable
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "device" / "emulator"))
 import emulate
@@ -131,6 +132,30 @@ def test_serves_other_shapes(built: list[tuple[Workload, Candidate]], case: int)
         other = workload(*shape, w.layout, w.dtype)
         stored, expected = tensors(other, 5)
         assert torch.equal(run(candidate, other, stored, 5), expected)
+
+
+@pytest.mark.parametrize(
+    ("layout", "c"),
+    [
+        ("nn", config(64, 64, 8)),
+        ("tt", config(192, 192, 4, cluster=(1, 2), split_k=3, swap=True)),
+        ("nt", config(128, 224, 5, subtiles=2, pdl=True)),
+        ("tn", config(64, 32, 8, block_k=128, split_k=16)),
+    ],
+)
+def test_compiles_without_spills(layout: str, c: Config, tmp_path: Path) -> None:
+    w = workload(4096, 4096, 16384, layout, "bf16")
+    assert ring.illegal(c, w, DEVICE) is None
+    try:
+        cubin, log = nvrtc.compile_cubin(rendered(c, w).source, "sm_90a")
+    except TargetUnavailable as missing:
+        pytest.skip(str(missing))
+    resources, rest = nvrtc.parse_resources(log)
+    assert resources["gemm"].spill_stores == resources["gemm"].stack == 0
+    assert not rest, "ptxas serialises wgmma, or warns of something else"
+    (tmp_path / "gemm.cubin").write_bytes(cubin)
+    mix = sass.sass_mix(tmp_path / "gemm.cubin")
+    assert mix["HGMMA"] == int(c["block_k"]) // 16 * int(c["subtiles"])
 
 
 def test_an_empty_matrix_launches_nothing() -> None:

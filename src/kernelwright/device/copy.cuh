@@ -99,10 +99,6 @@ __device__ __forceinline__ float4 load_shared_float4(unsigned from) {
     return v;
 }
 
-__device__ __forceinline__ void load_shared_float_pair(unsigned from, float& x, float& y) {
-    asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];" : "=f"(x), "=f"(y) : "r"(from) : "memory");
-}
-
 __device__ __forceinline__ void store_shared_float4(unsigned to, float4 v) {
     asm volatile("st.shared.v4.f32 [%0], {%1, %2, %3, %4};" ::"r"(to), "f"(v.x), "f"(v.y), "f"(v.z), "f"(v.w) : "memory");
 }

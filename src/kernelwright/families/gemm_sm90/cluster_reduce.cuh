@@ -1,12 +1,15 @@
-// Split-K inside a cluster: every block pushes its partial sums into the shared memory of the block that owns them (st.async), which
-// adds them up in the order of the parts and writes its share of C. No workspace, no second kernel, no barrier at the end.
+// Split-K inside a cluster: every block pushes its partial sums into the shared memory of the block that owns them (st.async),
+// which adds them up in the order of the parts and writes its share of C. No workspace, no second kernel, no barrier at the
+// end.
 //
-// The unit of ownership is what one warp holds of 16 x 8 sums: one 16-byte store per lane. Units are numbered along C's rows, so that
-// a share is a run of whole rows as far as it divides; block `part` owns units [units * part / Parts, units * (part + 1) / Parts).
+// The unit of ownership is what one warp holds of 16 x 8 sums: one 16-byte store per lane. Units are numbered along C's rows,
+// so that a share is a run of whole rows as far as it divides; block `part` owns units [units * part / Parts, units * (part +
+// 1) / Parts).
 #pragma once
 #include "epilogue_tile.cuh"
 
-/// A tile of Rows x N sums (of P's and Q's rows), reduced over Parts blocks. Block `part` has rank `first_rank + part * RankStride`.
+/// A tile of Rows x N sums (of P's and Q's rows), reduced over Parts blocks. Block `part` has rank `first_rank + part *
+/// RankStride`.
 template <bool Swap, int Rows, int N, int Parts, int RankStride>
 struct ClusterReduce {
     static constexpr int warps = Rows / 16, columns = N / 8, units = warps * columns;
@@ -16,7 +19,8 @@ struct ClusterReduce {
 
     static __device__ __forceinline__ int first_unit(int part) { return units * part / Parts; }
 
-    /// The bytes that will arrive, to be announced once (barrier_expect) at a barrier of count 1 before the cluster's first barrier.
+    /// The bytes that will arrive, to be announced once (barrier_expect) at a barrier of count 1 before the cluster's first
+    /// barrier.
     static __device__ __forceinline__ unsigned expected(int part) {
         return (first_unit(part + 1) - first_unit(part)) * Parts * unit_bytes;
     }
@@ -29,8 +33,8 @@ struct ClusterReduce {
     /// Sends a warp's sums: its 16 rows of each subtile, which start at P's row first_row + 64 s of the tile. All blocks of the
     /// cluster must have started, and nobody may use their areas for anything else any more.
     template <int Subtiles>
-    static __device__ __forceinline__ void push(const float (&sums)[Subtiles][N / 2], unsigned area, unsigned bar, int first_row, int part,
-                                                int first_rank) {
+    static __device__ __forceinline__ void push(const float (&sums)[Subtiles][N / 2], unsigned area, unsigned bar, int first_row,
+                                                int part, int first_rank) {
         const int lane = threadIdx.x % 32;
 #pragma unroll
         for (int s = 0; s < Subtiles; s++) {
@@ -48,8 +52,8 @@ struct ClusterReduce {
 
     /// Waits for all parts of this block's share, adds them up and writes them; thread 0 to threads - 1 (whole warps) call it.
     ///
-    /// A warp takes a batch of neighbouring units at a time: every lane adds up its own 16 bytes of each part; stmatrix lays the rounded
-    /// sums out as pieces of C's rows where part 0 was, which no other warp reads.
+    /// A warp takes a batch of neighbouring units at a time: every lane adds up its own 16 bytes of each part; stmatrix lays
+    /// the rounded sums out as pieces of C's rows where part 0 was, which no other warp reads.
     template <class Element>
     static __device__ __forceinline__ void finish(unsigned area, unsigned bar, int part, int thread, int threads,
                                                   const Output<Element>& out, int first_p, int first_q) {
@@ -86,7 +90,8 @@ struct ClusterReduce {
             __syncwarp();
 #pragma unroll
             for (unsigned piece = lane; piece < batch * 16; piece += 32) {
-                // unswapped, a unit's pieces are 16 rows of 8; swapped, two columns of 8 rows. Neighbours in a row of C go to neighbouring lanes.
+                // unswapped, a unit's pieces are 16 rows of 8; swapped, two columns of 8 rows. Neighbours in a row of C go to
+                // neighbouring lanes.
                 const unsigned u = Swap ? piece / 2 % batch : piece % batch;
                 const unsigned within = Swap ? piece % 2 * 8 + piece / 2 / batch : piece / batch;
                 const unsigned unit = first + local + u;

@@ -1,6 +1,7 @@
 // From a warpgroup's sums to C: rounded once, laid out in shared memory by stmatrix, written in 16-byte stores along C's rows.
 //
-// Measured on an H200: this beats stores straight from the registers of wgmma (4 bytes a thread, 16 bytes a row) even for 64 x 16 tiles.
+// Measured on an H200: this beats stores straight from the registers of wgmma (4 bytes a thread, 16 bytes a row) even for 64 x
+// 16 tiles.
 #pragma once
 #include "kernelwright/barrier.cuh"
 #include "kernelwright/copy.cuh"
@@ -43,7 +44,8 @@ struct Output {
 
 /// Copies a tile from shared memory to C; thread 0 to Threads - 1 call it.
 template <class Tile, int Threads, class Element>
-__device__ __forceinline__ void copy_tile(unsigned staging, int thread, const Output<Element>& out, int first_row, int first_column) {
+__device__ __forceinline__ void copy_tile(unsigned staging, int thread, const Output<Element>& out, int first_row,
+                                          int first_column) {
     constexpr int all = Tile::rows * Tile::chunks;
     if (out.whole(first_row, first_column, Tile::rows, Tile::chunks * 8)) {
 #pragma unroll
@@ -66,11 +68,12 @@ __device__ __forceinline__ void copy_tile(unsigned staging, int thread, const Ou
 template <int Subtiles, int N>
 constexpr int staging_bytes = Subtiles * 64 * N * 2;
 
-/// Writes one warpgroup's sums: those of P's rows first_p + 64 s + (0 to 63) and Q's rows first_q + (0 to N - 1). `staging`: 128-byte
-/// aligned shared memory of this warpgroup, which nobody reads or writes any more. `barrier`: a named barrier of this warpgroup.
+/// Writes one warpgroup's sums: those of P's rows first_p + 64 s + (0 to 63) and Q's rows first_q + (0 to N - 1). `staging`:
+/// 128-byte aligned shared memory of this warpgroup, which nobody reads or writes any more. `barrier`: a named barrier of this
+/// warpgroup.
 template <bool Swap, class Element, int Subtiles, int N>
-__device__ __forceinline__ void store_tile(const float (&sums)[Subtiles][N / 2], unsigned staging, const Output<Element>& out, int first_p,
-                                           int first_q, int barrier) {
+__device__ __forceinline__ void store_tile(const float (&sums)[Subtiles][N / 2], unsigned staging, const Output<Element>& out,
+                                           int first_p, int first_q, int barrier) {
     const int warp = threadIdx.x / 32 % 4, lane = threadIdx.x % 32;
     auto packed = [&](int s, int i) { return kw::pack2<Element>(sums[s][i], sums[s][i + 1]); };
     if constexpr (Swap) {  // rows of C are columns of D: all four warps have a part of each, 64 elements together

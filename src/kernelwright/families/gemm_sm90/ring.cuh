@@ -1,5 +1,5 @@
-// One output tile per block: a producer warp keeps a deep ring of stages full by TMA, warpgroups multiply them. For middle shapes, where
-// the grid is about one wave and a persistent schedule has nothing to overlap.
+// One output tile per block: a producer warp keeps a deep ring of stages full by TMA, warpgroups multiply them. For middle
+// shapes, where the grid is about one wave and a persistent schedule has nothing to overlap.
 //
 // Blocks form clusters of cluster_p x cluster_q tiles that share operand tiles by multicast, times split_k blocks that share the
 // tiles' K and add up through distributed shared memory. Each warpgroup has `subtiles` x 64 of the tile's P rows.
@@ -77,25 +77,25 @@ struct Place {
     }
 };
 
-/// Loads one step into a slot: P's tile is shared by the cluster's tiles along Q, Q's by those along P; each block sends its part of both.
-__device__ __forceinline__ void load_step(unsigned smem, const CUtensorMap* map_p, const CUtensorMap* map_q, const Place& at, int slot,
-                                          int step) {
+/// Loads one step into a slot: P's tile is shared by the cluster's tiles along Q, Q's by those along P; each block sends its
+/// part of both.
+__device__ __forceinline__ void load_step(unsigned smem, const CUtensorMap* map_p, const CUtensorMap* map_q, const Place& at,
+                                          int slot, int step) {
     const unsigned stage = smem + slot * stage_bytes, full = smem + full_offset + slot * 8;
     const int k = (at.first_step + step) * Config::block_k, base = at.part * tiles;
     unsigned along_q = 0;  // one bit for each block with the same tile_p
 #pragma unroll
     for (int i = 0; i < Config::cluster_q; i++) along_q |= 1u << i * Config::cluster_p;
     const unsigned along_p = (1u << Config::cluster_p) - 1;
-    const unsigned p_mask = along_q << (base + at.tile_p), q_mask = along_p << (base + at.tile_q * Config::cluster_p);
+    const unsigned short p_mask = along_q << (base + at.tile_p), q_mask = along_p << (base + at.tile_q * Config::cluster_p);
+    const auto policy = kw::Evict::normal;
     kw::barrier_expect(full, stage_bytes);
-    OperandP::load<Config::cluster_q>(stage, map_p, full, at.first_p, k, at.tile_q, static_cast<unsigned short>(p_mask),
-                                      kw::Evict::normal);
-    OperandQ::load<Config::cluster_p>(stage + OperandP::bytes, map_q, full, at.first_q, k, at.tile_p, static_cast<unsigned short>(q_mask),
-                                      kw::Evict::normal);
+    OperandP::load<Config::cluster_q>(stage, map_p, full, at.first_p, k, at.tile_q, p_mask, policy);
+    OperandQ::load<Config::cluster_p>(stage + OperandP::bytes, map_q, full, at.first_q, k, at.tile_p, q_mask, policy);
 }
 
-/// The producer warp. Barriers are set up by the thread that issues loads: without multicast the first ones are on their way before
-/// the other warps pass the block's barrier.
+/// The producer warp. Barriers are set up by the thread that issues loads: without multicast the first ones are on their way
+/// before the other warps pass the block's barrier.
 __device__ __forceinline__ void produce(unsigned smem, const CUtensorMap* map_p, const CUtensorMap* map_q, const Place& at) {
     const unsigned empty = smem + empty_offset, arrived = smem + arrived_offset;
     const bool leader = kw::elect_one();
@@ -160,10 +160,11 @@ struct Release {
     }
 };
 
-/// map_p, map_q: boxes as operands.cuh wants them, for cluster_q and cluster_p parts. Grid: (clusters * cluster_blocks, 1), or (clusters
-/// along P * cluster_blocks, clusters along Q) without raster order; cluster (cluster_blocks, 1, 1).
+/// map_p, map_q: boxes as operands.cuh wants them, for cluster_q and cluster_p parts. Grid: (clusters * cluster_blocks, 1), or
+/// (clusters along P * cluster_blocks, clusters along Q) without raster order; cluster (cluster_blocks, 1, 1).
 extern "C" __global__ void __launch_bounds__(threads, 1)
-    gemm(const __grid_constant__ CUtensorMap map_p, const __grid_constant__ CUtensorMap map_q, Element* c, int P, int Q, int K, int ld_c) {
+    gemm(const __grid_constant__ CUtensorMap map_p, const __grid_constant__ CUtensorMap map_q, Element* c, int P, int Q, int K,
+         int ld_c) {
     extern __shared__ __align__(1024) unsigned char dynamic_smem[];
     const unsigned smem = kw::shared_address(dynamic_smem);
     const int warp = kw::warp_index();
@@ -171,7 +172,8 @@ extern "C" __global__ void __launch_bounds__(threads, 1)
 
     if (warp == consumers / 32) {
         produce(smem, &map_p, &map_q, at);
-        // Nobody leaves while loads of its own may still be on their way into another block, or (split) before the ring is free for sums.
+        // Nobody leaves while loads of its own may still be on their way into another block, or (split) before the ring is free
+        // for sums.
         if constexpr (multicast || (split && !Config::partials_apart)) {
             kw::cluster_arrive_relaxed();
             kw::cluster_wait();
@@ -226,9 +228,9 @@ extern "C" __global__ void __launch_bounds__(threads, 1)
     } else {
         if constexpr (multicast) kw::cluster_arrive_relaxed();
         kw::named_sync<1>(consumers);  // all warpgroups have read the ring
-        constexpr int bytes = staging_bytes<Config::subtiles, Config::block_q>;
-        store_tile<Config::swap, Element, Config::subtiles, Config::block_q>(sums, smem + warp / 4 * bytes, out, at.first_p + first_row,
-                                                                             at.first_q, 2 + warp / 4);
+        const unsigned staging = smem + warp / 4 * staging_bytes<Config::subtiles, Config::block_q>;
+        store_tile<Config::swap, Element, Config::subtiles, Config::block_q>(sums, staging, out, at.first_p + first_row, at.first_q,
+                                                                             2 + warp / 4);
         if constexpr (multicast) kw::cluster_wait();
     }
 }
