@@ -203,11 +203,13 @@ def spoilt_tile(name: str) -> Tile:
     return Tile(cluster=cluster, line=line, spoilt=spoilt)
 
 
+MEET = "    kw::cluster_arrive();\n    kw::cluster_wait();\n"
+SYNC = "kw::named_sync(1, 384);"
 PARTS_SPOILT = {
     "reduce": {
         "not waited for": ("kw::barrier_wait_cluster(bar, 0);", "", ""),
-        "cluster does not meet": ("    kw::cluster_arrive();\n    kw::cluster_wait();\n    const float4", "    const float4", "no mbarrier|not fenced"),
-        "counted at another block": ("kw::cluster_address(bar, owner)", "kw::cluster_address(bar, rank)", "one block that counts at another"),
+        "cluster does not meet": (MEET, "", "no mbarrier|not fenced"),
+        "counted at another block": ("(bar, owner)", "(bar, rank)", "one block that counts at another"),
     },
     "negate": {
         "no fence": ("kw::fence_async_proxy();", "", "fence_async_proxy"),
@@ -215,14 +217,14 @@ PARTS_SPOILT = {
         "no barrier": ("fence_async_proxy();\n        __syncthreads();", "fence_async_proxy();", ""),
     },
     "reverse": {
-        "not waited for": ("kw::named_sync(1, 384);", "kw::named_arrive(1, 384);", "are wrong"),
-        "another count": ("kw::named_sync(1, 384);", "kw::named_sync(1, 256);", "384|are wrong"),
-        "another barrier": ("kw::named_sync(1, 384);", "kw::named_sync(2, 384);", "deadlock.*256 threads from 128 on wait for named barrier 2"),
+        "not waited for": (SYNC, "kw::named_arrive(1, 384);", "are wrong"),
+        "another count": (SYNC, "kw::named_sync(1, 256);", "384|are wrong"),
+        "another barrier": (SYNC, "kw::named_sync(2, 384);", "deadlock.*256 threads from 128 on wait for named barrier 2"),
         "too many registers": ("kw::shrink_registers<40>();", "", "waits for ever"),
         "registers of one warp": ("kw::shrink_registers<40>();", "if (threadIdx.x < 32) kw::shrink_registers<40>();", "not called alike"),
     },
     "matrices": {"other matrix": ("kw::stmatrix_x4_trans(row, r[0], r[1]", "kw::stmatrix_x4_trans(row, r[1], r[0]", "are wrong")},
-}  # fmt: skip
+}
 
 
 def part(kernel: str, name: str = "") -> Candidate:

@@ -20,7 +20,8 @@ inline void arrive_at(NamedBarrier& barrier, int threads, int id) {
 inline void join(NamedBarrier& barrier, int threads, int id) {
     unsigned mine = barrier.generation;
     arrive_at(barrier, threads, id);
-    if (barrier.generation == mine) wait_for_change(barrier.generation, mine, id ? "named barrier" : "__syncthreads, barrier", id);
+    if (barrier.generation == mine)
+        wait_for_change(barrier.generation, mine, id ? "named barrier" : "__syncthreads, barrier", id);
 }
 
 // -------------------------------------------------------------------------------------------------------------- cluster
@@ -66,7 +67,8 @@ inline Mbarrier* barrier_at(Block& b, unsigned address, const char* use) {
 
 inline void end_phase_if_complete(Mbarrier& m, unsigned address) {
     if (m.pending) return;
-    if (m.bytes < 0) fail("%ld bytes more have landed at the mbarrier at offset %u than were announced", -m.bytes, offset_of(address));
+    if (m.bytes < 0)
+        fail("%ld bytes more have landed at the mbarrier at offset %u than were announced", -m.bytes, offset_of(address));
     if (m.bytes == 0) {
         m.phase++;
         m.pending = m.arrivals;
@@ -85,7 +87,8 @@ inline void initialise(unsigned address, int arrivals) {
 inline void arrive(Block& b, unsigned address, long bytes) {
     Mbarrier* m = barrier_at(b, address, "an arrival at");
     if (!m->fenced && &b != block) fail("the mbarrier at offset %u was not fenced (fence_barrier_init)", offset_of(address));
-    if (m->pending == 0) fail("more arrivals in a phase of the mbarrier at offset %u than its %d", offset_of(address), m->arrivals);
+    if (m->pending == 0)
+        fail("more arrivals in a phase of the mbarrier at offset %u than its %d", offset_of(address), m->arrivals);
     m->bytes += bytes;
     m->pending--;
     end_phase_if_complete(*m, address);

@@ -29,7 +29,8 @@ inline void start_copy(unsigned to, const void* from, int bytes, int valid) {
 
 // ------------------------------------------------------------------------------------------------------------------ TMA
 
-/// Bits 4 to 6 of a shared address take the XOR with bits 7 to 9 (128 bytes), fewer bits for 64 and 32: whole 16-byte chunks move.
+/// Bits 4 to 6 of a shared address take the XOR with bits 7 to 9 (128 bytes), fewer bits for 64 and 32: whole 16-byte chunks
+/// move.
 inline unsigned swizzled(unsigned address, unsigned bytes) {
     unsigned chunks = bytes == 128 ? 7 : bytes == 64 ? 3 : bytes == 32 ? 1 : 0;
     return address ^ (address >> 7 & chunks) << 4;
@@ -88,7 +89,8 @@ std::vector<Landing> landings;
 inline void announce(Landing l) {
     Block& b = blocks[l.to_block];
     Mbarrier* m = barrier_at(b, l.bar, "a copy that counts at");
-    if (!m->fenced) fail("a copy counts at the mbarrier at offset %u, which was not fenced (fence_barrier_init)", offset_of(l.bar));
+    if (!m->fenced)
+        fail("a copy counts at the mbarrier at offset %u, which was not fenced (fence_barrier_init)", offset_of(l.bar));
     memset(shared_bytes(b, l.to, l.bytes), 0xff, l.bytes);
     check_no_store_reads(b, l.to, l.bytes);
     l.issuer_block = blockIdx;
@@ -116,7 +118,8 @@ inline void store_tensor(const void* encoded, unsigned from, int x, int y) {
     unsigned bytes = box_bytes(map);
     shared_bytes(*block, from, bytes);
     for (unsigned at = from; at < from + bytes; at += 4)
-        if (!fenced(*block, at)) fail("a TMA store of shared memory whose writer has not called fence_async_proxy: offset %u", offset_of(at));
+        if (!fenced(*block, at))
+            fail("a TMA store of shared memory whose writer has not called fence_async_proxy: offset %u", offset_of(at));
     block->stores.push_back({from, bytes, map, x, y, int(threadIdx.x), fiber->stores++});
     maybe_yield();
 }
@@ -152,8 +155,8 @@ inline void finish_landing(size_t i) {
     land(b, l.bar, l.bytes);
 }
 
-/// Some of what is under way arrives, by the scheduler; all the later the lazier the copies of this cluster are, but something for sure when
-/// `push` is 2. False if nothing came.
+/// Some of what is under way arrives, by the scheduler; all the later the lazier the copies of this cluster are, but something
+/// for sure when `push` is 2. False if nothing came.
 inline bool deliver(int push) {
     if (copies_laziness == 3 && push < 2) return false;
     const bool sure = push == 2;

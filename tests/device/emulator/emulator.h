@@ -2,11 +2,11 @@
 // the folder beside it replaces kernelwright/*.cuh by functions with the same contracts.
 //
 // Clusters run one after another in random order; all threads of a cluster are fibers that run in random order, warps at random
-// speeds, from one barrier or warp-wide instruction to the next, so a missing barrier shows as a wrong result for some seed. Shared
-// memory starts as NaN. Copies in the background (cp.async, TMA, store_async) fill their destination with NaN at once and land late;
-// wgmma reads its operands late and shows its sums only to those who wait. Every access to global memory must lie in a registered
-// range; every shared one inside the launch's dynamic shared memory of a block that has not ended.
-// What it does not see: reads of sums in flight as such (they are NaN), missing acquire and release, instruction-level hazards.
+// speeds, from one barrier or warp-wide instruction to the next, so a missing barrier shows as a wrong result for some seed.
+// Shared memory starts as NaN. Copies in the background (cp.async, TMA, store_async) fill their destination with NaN at once and
+// land late; wgmma reads its operands late and shows its sums only to those who wait. Every access to global memory must lie in a
+// registered range; every shared one inside the launch's dynamic shared memory of a block that has not ended. What it does not
+// see: reads of sums in flight as such (they are NaN), missing acquire and release, instruction-level hazards.
 #pragma once
 #include <math.h>
 #include <setjmp.h>

@@ -1,7 +1,7 @@
 // wgmma, warp by warp: each warp of a warpgroup multiplies its 16 rows on its own time, as nothing makes the four run in step.
 //
-// An operation reads its operands either when it is issued or when it is waited for, at random: a slot that is overwritten between the two
-// gives wrong sums. The sums leave the threads (NaN stays) until all operations on them have been waited for.
+// An operation reads its operands either when it is issued or when it is waited for, at random: a slot that is overwritten
+// between the two gives wrong sums. The sums leave the threads (NaN stays) until all operations on them have been waited for.
 #pragma once
 
 namespace emulator {
@@ -16,7 +16,8 @@ struct Operand {
         constexpr unsigned modes[4] = {0, 128, 64, 32};
         swizzle = modes[d >> 62];
         if (d >> 49 & 7) fail("a wgmma descriptor with a base offset");
-        if (swizzle && start / swizzle % 8) fail("a wgmma descriptor that starts inside a swizzle pattern: offset %u", offset_of(start));
+        if (swizzle && start / swizzle % 8)
+            fail("a wgmma descriptor that starts inside a swizzle pattern: offset %u", offset_of(start));
         if (!swizzle && transposed) fail("a transposed wgmma operand without swizzle is not emulated");
     }
 
@@ -56,7 +57,8 @@ inline void check_fenced(const MatrixOperation& op, int first_row) {
                 unsigned address = side ? q.address(i, k) : p.address(first_row + i, k);
                 shared_bytes(*block, address, 2);
                 if (!fenced(*block, address))
-                    fail("wgmma reads shared memory whose writer has not called fence_async_proxy: offset %u", offset_of(address));
+                    fail("wgmma reads shared memory whose writer has not called fence_async_proxy: offset %u",
+                         offset_of(address));
             }
 }
 
@@ -91,7 +93,8 @@ inline void issue_matrix(const Lanes* lanes, MatrixOperation op) {
     MatrixArguments all[32];
     for (int l = 0; l < 32; l++) memcpy(&all[l], lanes[l], sizeof all[l]);
     for (const MatrixArguments& a : all)
-        if (a.p != all[0].p || a.q != all[0].q || a.accumulate != all[0].accumulate) fail("the lanes of a warp give wgmma different operands");
+        if (a.p != all[0].p || a.q != all[0].q || a.accumulate != all[0].accumulate)
+            fail("the lanes of a warp give wgmma different operands");
     op.p = all[0].p, op.q = all[0].q, op.accumulate = all[0].accumulate, op.key = all[0].sums;
     auto& calls = block->calls[threadIdx.x / 128];
     if (warp.matrix_count == calls.size()) calls.push_back({op.p, op.q, op.n});

@@ -17,7 +17,8 @@ inline void end_block() {
     int start = 65536 / thread_count / 8 * 8, all = 0;  // what one block can get
     start = start > 248 ? 248 : start;
     for (Warp& warp : block->warps) all += 32 * (warp.register_calls.empty() ? start : warp.register_calls.back());
-    if (all > start * thread_count) fail("grow_registers waits for ever: %d registers asked for, the block has %d", all, start * thread_count);
+    if (all > start * thread_count)
+        fail("grow_registers waits for ever: %d registers asked for, the block has %d", all, start * thread_count);
     while (!block->stores.empty()) finish_store(*block, random_below(block->stores.size()));
 }
 
@@ -50,6 +51,7 @@ __attribute__((noinline)) inline void resume(int index) {
     block = &blocks[index / thread_count];
     blockIdx = block->index;
     threadIdx.x = index % thread_count;
+    accesses = 0;
     if (_setjmp(scheduler)) {
         current = -1;
         return;
@@ -61,7 +63,8 @@ __attribute__((noinline)) inline void resume(int index) {
 
 /// Who waits for what.
 inline void report_deadlock() {
-    std::map<std::pair<int, std::pair<const char*, unsigned>>, std::pair<int, int>> waiting;  // (block, what, place): threads, the first
+    std::map<std::pair<int, std::pair<const char*, unsigned>>, std::pair<int, int>>
+        waiting;  // (block, what, place): threads, the first
     for (size_t i = 0; i < fibers.size(); i++) {
         if (fibers[i].done) continue;
         auto& entry = waiting[{int(i) / thread_count, {fibers[i].wait.what, fibers[i].wait.place}}];
@@ -71,14 +74,16 @@ inline void report_deadlock() {
     for (auto& [key, threads] : waiting) {
         size_t n = strlen(text);
         auto& [what, place] = key.second;
-        snprintf(text + n, sizeof text - n, "; block %d: %d threads from %d on wait for %s %u", key.first, threads.first, threads.second, what,
-                 place);
+        snprintf(text + n, sizeof text - n, "; rank %d: %d threads from %d on wait for %s %u", key.first, threads.first,
+                 threads.second, what, place);
         auto m = blocks[key.first].barriers.find(place + shared_start);
         n = strlen(text);
         if (strstr(what, "mbarrier") && m != blocks[key.first].barriers.end())
             snprintf(text + n, sizeof text - n, " (%d of %d arrivals and %ld bytes to come, %u phases ended)", m->second.pending,
                      m->second.arrivals, m->second.bytes, m->second.phase);
     }
+    blockIdx = blocks[0].index;
+    threadIdx.x = 0;
     fail("deadlock: no thread can go on%s", text);
 }
 
@@ -117,8 +122,8 @@ inline void start_cluster() {
     }
 }
 
-/// A round runs every thread that can go on to its next stop, once. `push` 0: lazy warps and blocks stay behind; 1: some of them come
-/// along; 2: all run. Returns how many threads did more than poll.
+/// A round runs every thread that can go on to its next stop, once. `push` 0: lazy warps and blocks stay behind; 1: some of them
+/// come along; 2: all run. Returns how many threads did more than poll.
 inline int run_round(std::vector<int>& order, int push, int& resumed) {
     int moved = 0;
     resumed = 0;
@@ -205,7 +210,8 @@ inline const char* launch(void (*kernel)(), dim3_ grid, dim3_ cluster, int threa
     const dim3_ clusters = {grid.x / cluster.x, grid.y / cluster.y, grid.z / cluster.z};
     for (int c : order) {
         for (unsigned rank = 0; rank < unsigned(cluster_size); rank++)
-            blocks[rank].index = {c % clusters.x * cluster.x + rank % cluster.x, c / clusters.x % clusters.y * cluster.y + rank / cluster.x % cluster.y,
+            blocks[rank].index = {c % clusters.x * cluster.x + rank % cluster.x,
+                                  c / clusters.x % clusters.y * cluster.y + rank / cluster.x % cluster.y,
                                   c / clusters.x / clusters.y * cluster.z + rank / cluster.x / cluster.y};
         run_cluster(threads_order);
         if (fault[0]) break;

@@ -4,8 +4,9 @@
 namespace emulator {
 
 constexpr int max_threads = 1024, max_blocks = 16;
-constexpr unsigned shared_start = 1024, shared_limit = 227 * 1024;  // the system keeps the first KB of a block's shared memory (sm_90)
-constexpr unsigned rank_shift = 24;                                  // cluster addresses: (rank + 1) << 24 | shared address
+constexpr unsigned shared_start = 1024,
+                   shared_limit = 227 * 1024;  // the system keeps the first KB of a block's shared memory (sm_90)
+constexpr unsigned rank_shift = 24;            // cluster addresses: (rank + 1) << 24 | shared address
 constexpr size_t stack_bytes = 128 * 1024;
 
 // ------------------------------------------------------------------------------------------------------------- threads
@@ -104,7 +105,8 @@ struct Block {
     dim3_ index;
     int rank, alive, laziness;
     unsigned char* memory;
-    std::vector<unsigned> writers;  // per 4 bytes: who wrote it through the generic proxy, and how many fences that thread had made
+    std::vector<unsigned>
+        writers;  // per 4 bytes: who wrote it through the generic proxy, and how many fences that thread had made
     std::vector<Warp> warps;
     NamedBarrier named[16];
     std::unordered_map<unsigned, Mbarrier> barriers;
@@ -170,6 +172,7 @@ struct Range {
 };
 std::vector<Range> ranges;
 long ldmatrix_conflicts;  // extra phases over the whole run
+long accesses;            // to global memory since the thread was resumed
 
 inline bool in_range(const void* p, size_t bytes) {
     const char* c = static_cast<const char*>(p);
@@ -180,6 +183,8 @@ inline bool in_range(const void* p, size_t bytes) {
 
 inline bool global_ok(const void* p, size_t bytes) {
     if (!in_range(p, bytes)) return fail("global access out of bounds"), false;
+    if (++accesses > 1 << 24)
+        fail("a thread spins on global memory, which nobody else writes now: other clusters do not run beside it");
     if (reinterpret_cast<size_t>(p) % bytes) return fail("misaligned global access"), false;
     return true;
 }

@@ -22,8 +22,8 @@ enum {
 
 inline Warp& my_warp() { return block->warps[threadIdx.x / 32]; }
 
-/// Publishes `bytes` (at most 32) of this lane and waits for the whole warp. The last lane to come calls `last` with all lanes' data, before
-/// any goes on. Returns all lanes' data.
+/// Publishes `bytes` (at most 32) of this lane and waits for the whole warp. The last lane to come calls `last` with all lanes'
+/// data, before any goes on. Returns all lanes' data.
 template <class Last>
 const Lanes* collective(int operation, const void* data, int bytes, Last last) {
     Warp& warp = my_warp();

@@ -1,4 +1,5 @@
-// The smallest kernel with all of Hopper's parts: a ring of TMA loads by one warp, wgmma by one warpgroup, P multicast in a cluster.
+// The smallest kernel with all of Hopper's parts: a ring of TMA loads by one warp, wgmma by one warpgroup, P multicast in a
+// cluster.
 struct Config {
     using Element = kw::f16;
     static constexpr bool p_k_contiguous = true, q_k_contiguous = true;
@@ -13,7 +14,8 @@ extern "C" __global__ void __launch_bounds__(160, 1)
     extern __shared__ __align__(1024) unsigned char smem[];
     const unsigned tiles = kw::shared_address(smem), full = tiles + stages * bytes, empty = full + stages * 8;
     const unsigned rank = kw::cluster_rank();
-    const int warp = kw::warp_index(), first_q = blockIdx.x * Config::block_q, first_p = blockIdx.y * 64, steps = kw::ceil_div(K, 64);
+    const int warp = kw::warp_index(), first_q = blockIdx.x * Config::block_q, first_p = blockIdx.y * 64,
+              steps = kw::ceil_div(K, 64);
 
     if (threadIdx.x == 0) {
         for (int s = 0; s < stages; s++) {

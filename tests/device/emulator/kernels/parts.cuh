@@ -12,7 +12,8 @@ extern "C" __global__ void __launch_bounds__(128, 1) reduce(const float* a, floa
     kw::cluster_arrive();
     kw::cluster_wait();
     const float4 v = kw::load_l2_float4(a + rank * 512 + threadIdx.x * 4);
-    kw::store_async(kw::cluster_address(slots + rank * 512 + threadIdx.x % 32 * 16, owner), kw::cluster_address(bar, owner), v.x, v.y, v.z, v.w);
+    kw::store_async(kw::cluster_address(slots + rank * 512 + threadIdx.x % 32 * 16, owner), kw::cluster_address(bar, owner), v.x,
+                    v.y, v.z, v.w);
     kw::barrier_wait_cluster(bar, 0);
     float sum = 0.f;
     for (int r = 0; r < 4; r++) sum += __uint_as_float(kw::load_shared_4(slots + r * 512 + threadIdx.x * 4));
@@ -21,7 +22,7 @@ extern "C" __global__ void __launch_bounds__(128, 1) reduce(const float* a, floa
 
 /// c = -a, box by box through TMA both ways.
 extern "C" __global__ void __launch_bounds__(64)
-negate(const __grid_constant__ CUtensorMap map_a, const __grid_constant__ CUtensorMap map_c, int rows) {
+    negate(const __grid_constant__ CUtensorMap map_a, const __grid_constant__ CUtensorMap map_c, int rows) {
     extern __shared__ __align__(1024) unsigned char smem[];
     const unsigned box = kw::shared_address(smem), bar = box + 1024;
     if (threadIdx.x == 0) {
@@ -37,7 +38,8 @@ negate(const __grid_constant__ CUtensorMap map_a, const __grid_constant__ CUtens
         }
         kw::barrier_wait(bar, tile % 2);
         uint4 v = kw::load_shared_16(box + threadIdx.x * 16);
-        kw::store_shared_16(box + threadIdx.x * 16, make_uint4(v.x ^ 0x80008000, v.y ^ 0x80008000, v.z ^ 0x80008000, v.w ^ 0x80008000));
+        kw::store_shared_16(box + threadIdx.x * 16,
+                            make_uint4(v.x ^ 0x80008000, v.y ^ 0x80008000, v.z ^ 0x80008000, v.w ^ 0x80008000));
         kw::fence_async_proxy();
         __syncthreads();
         if (threadIdx.x == 0) kw::tma_store(&map_c, box, 0, tile * 8);
@@ -55,7 +57,8 @@ extern "C" __global__ void __launch_bounds__(384, 1) reverse(const float* a, flo
     } else {
         kw::grow_registers<232>();
         kw::named_sync(1, 384);
-        if (t / 64 == threadIdx.x / 128 - 1) kw::store_global_float(c + t, __uint_as_float(kw::load_shared_4(slots + (127 - t) * 4)));
+        if (t / 64 == threadIdx.x / 128 - 1)
+            kw::store_global_float(c + t, __uint_as_float(kw::load_shared_4(slots + (127 - t) * 4)));
     }
 }
 

@@ -31,7 +31,8 @@ inline void named_arrive(int id, int threads) {
 
 inline unsigned cluster_rank() { return emulator::block->rank; }
 inline unsigned cluster_address(unsigned shared, unsigned rank) {
-    if (int(rank) >= emulator::cluster_size) emulator::fail("cluster_address of block %u of a cluster of %d", rank, emulator::cluster_size);
+    if (int(rank) >= emulator::cluster_size)
+        emulator::fail("cluster_address of block %u of a cluster of %d", rank, emulator::cluster_size);
     if (shared >> emulator::rank_shift) emulator::fail("cluster_address of a cluster address");
     return (rank + 1) << emulator::rank_shift | shared;
 }

@@ -10,17 +10,27 @@ template <class T>
 const T* opaque(const T* pointer) { return pointer; }
 
 template <int Bytes>
-void cp_async_partial(unsigned to, const void* from, int valid) { emulator::start_copy(to, from, Bytes, valid); }
+void cp_async_partial(unsigned to, const void* from, int valid) {
+    emulator::start_copy(to, from, Bytes, valid);
+}
 template <int Bytes>
-void cp_async(unsigned to, const void* from) { emulator::start_copy(to, from, Bytes, Bytes); }
+void cp_async(unsigned to, const void* from) {
+    emulator::start_copy(to, from, Bytes, Bytes);
+}
 template <int Bytes>
-void cp_async_or_zero(unsigned to, const void* from, bool valid) { emulator::start_copy(to, from, Bytes, valid ? Bytes : 0); }
+void cp_async_or_zero(unsigned to, const void* from, bool valid) {
+    emulator::start_copy(to, from, Bytes, valid ? Bytes : 0);
+}
 inline unsigned long long evict_first_policy() { return 1; }
 inline unsigned long long evict_last_policy() { return 2; }
-inline void cp_async_16_hint(unsigned to, const void* from, bool valid, unsigned long long) { cp_async_or_zero<16>(to, from, valid); }
+inline void cp_async_16_hint(unsigned to, const void* from, bool valid, unsigned long long) {
+    cp_async_or_zero<16>(to, from, valid);
+}
 inline void cp_async_commit() { emulator::fiber->copy_group++; }
 template <int Pending>
-void cp_async_wait() { emulator::finish_copies(emulator::fiber->copy_group - 1 - Pending); }
+void cp_async_wait() {
+    emulator::finish_copies(emulator::fiber->copy_group - 1 - Pending);
+}
 
 template <class T>
 T load_shared(unsigned from) {
@@ -29,13 +39,11 @@ T load_shared(unsigned from) {
     return v;
 }
 template <class T>
-void store_shared(unsigned to, T v) { memcpy(emulator::shared_for_write(to, sizeof v), &v, sizeof v); }
+void store_shared(unsigned to, T v) {
+    memcpy(emulator::shared_for_write(to, sizeof v), &v, sizeof v);
+}
 inline uint4 load_shared_16(unsigned from) { return load_shared<uint4>(from); }
 inline float4 load_shared_float4(unsigned from) { return load_shared<float4>(from); }
-inline void load_shared_float_pair(unsigned from, float& x, float& y) {
-    const float* v = static_cast<const float*>(emulator::shared_at(from, 8));
-    x = v[0], y = v[1];
-}
 inline unsigned load_shared_4(unsigned from) { return load_shared<unsigned>(from); }
 inline unsigned short load_shared_2(unsigned from) { return load_shared<unsigned short>(from); }
 inline void store_shared_16(unsigned to, uint4 v) { store_shared(to, v); }

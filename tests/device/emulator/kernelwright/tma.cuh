@@ -1,7 +1,11 @@
 #pragma once
 #include "kernelwright/tensormap.cuh"
 namespace kw {
-enum class Evict : unsigned long long { normal = 0x1000000000000000ull, first = 0x12F0000000000000ull, last = 0x14F0000000000000ull };
+enum class Evict : unsigned long long {
+    normal = 0x1000000000000000ull,
+    first = 0x12F0000000000000ull,
+    last = 0x14F0000000000000ull
+};
 
 inline void prefetch_tensor_map(const CUtensorMap* map) { emulator::decode(map, 0); }
 inline void tma_load(unsigned to, const CUtensorMap* map, unsigned bar, int x, int y, Evict) {

@@ -4,7 +4,8 @@ namespace kw {
 template <int Swizzle>
 unsigned long long wgmma_descriptor(unsigned address, unsigned leading, unsigned stride) {
     static_assert(Swizzle == 128 || Swizzle == 64 || Swizzle == 32, "a swizzle is 128, 64 or 32 bytes");
-    if (address % 16 || leading % 16 || stride % 16 || address >> 18 || leading >> 18 || stride >> 18) emulator::fail("a bad wgmma descriptor");
+    if (address % 16 || leading % 16 || stride % 16 || address >> 18 || leading >> 18 || stride >> 18)
+        emulator::fail("a bad wgmma descriptor");
     const unsigned long long mode = Swizzle == 128 ? 1 : Swizzle == 64 ? 2 : 3;
     return mode << 62 | (unsigned long long)(stride >> 4) << 32 | (unsigned long long)(leading >> 4) << 16 | address >> 4;
 }
@@ -13,7 +14,8 @@ inline void wgmma_fence() {
     emulator::collective(emulator::op_wgmma_fence, nullptr, 0, [](const emulator::Lanes*) { emulator::my_warp().fenced = true; });
 }
 inline void wgmma_commit() {
-    emulator::collective(emulator::op_wgmma_commit, nullptr, 0, [](const emulator::Lanes*) { emulator::my_warp().matrix_group++; });
+    emulator::collective(emulator::op_wgmma_commit, nullptr, 0,
+                         [](const emulator::Lanes*) { emulator::my_warp().matrix_group++; });
 }
 template <int Pending>
 void wgmma_wait() {
