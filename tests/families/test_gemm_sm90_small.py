@@ -106,6 +106,9 @@ CASES = [
     *(Case(gemm(64, 32, 64 * s, "nt"), {"split_k": s, "swap": s % 8 == 0}) for s in (2, 4, 8, 16)),
     *(Case(gemm(72, 40, 64 * 7 + 8, layout, "bf16"), {"split_k": 8, "block_q": 32}) for layout in LAYOUTS),
     Case(gemm(64, 8, 1024, "nt"), {"split_k": 16, "block_q": 8}),
+    Case(gemm(70, 50, 500, "tn"), {"split_k": 3, "block_q": 48, "swap": True}),
+    Case(gemm(128, 128, 380, "nn"), {"split_k": 6, "block_p": 128, "block_q": 128, "load": "tma"}),
+    *(Case(gemm(72, 24, 500, layout), {"block_k": 256, "load": load}) for layout in ("nt", "tn") for load in LOADS),
     Case(gemm(128, 64, 1000, "tt", "bf16"), {"split_k": 4, "block_p": 128, "block_q": 64, "load": "tma", "swap": True}),
     # programmatic dependent launch, bf16, odd extents
     Case(gemm(65, 17, 65, "nn", "bf16"), {"pdl": True}),

@@ -93,7 +93,7 @@ __device__ __forceinline__ void store(unsigned tile, Element* c, int ld_c, int f
     constexpr int chunks = columns / 8;
 #pragma unroll
     for (int i = 0; i < kw::ceil_div(rows * chunks, threads); i++) {
-        const int index = i * threads + threadIdx.x;
+        const unsigned index = i * threads + threadIdx.x;
         const int row = index / chunks, column = index % chunks * 8;
         if (rows * chunks % threads != 0 && index >= rows * chunks) break;
         const unsigned from = tile + row * row_bytes + column * 4;
