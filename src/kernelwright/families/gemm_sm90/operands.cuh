@@ -6,8 +6,9 @@
 #include "kernelwright/tma.cuh"
 #include "kernelwright/wgmma.cuh"
 
-/// A descriptor whose operand starts `bytes` (a multiple of 16) further. Shared memory ends within the 14 bits of the address, so only the low
-/// word changes: one addition a step, where building each descriptor took four dependent instructions before every wgmma (ptxas 13.0).
+/// A descriptor whose operand starts `bytes` (a multiple of 16) further. Shared memory ends within the 14 bits of the address, so
+/// only the low word changes: one addition a step, where building each descriptor took four dependent instructions before every
+/// wgmma (ptxas 13.0).
 __device__ __forceinline__ unsigned long long advanced(unsigned long long descriptor, int bytes) {
     return descriptor & 0xffffffff00000000ull | (static_cast<unsigned>(descriptor) + (static_cast<unsigned>(bytes) >> 4));
 }

@@ -1,9 +1,9 @@
 // C = A B for the tiniest products, both operands K contiguous: mma.sync on fragments that come straight from global memory.
 //
-// No shared memory on the way in, no barrier before the first multiplication. Lane (g, t) = (lane / 4, lane % 4) loads 16 bytes, which are
-// k = 8 t to 8 t + 7 of row g: four registers where m16n8k16 wants pairs (2t, 2t + 1) and (2t + 8, 2t + 9). K is a sum, so its order is
-// free as long as both operands agree: registers 0 and 1 serve as these pairs in one mma, 2 and 3 in the next. Each warp takes its own
-// part of K; the partial sums meet in shared memory and are added in the order of the warps.
+// No shared memory on the way in, no barrier before the first multiplication. Lane (g, t) = (lane / 4, lane % 4) loads 16 bytes,
+// which are k = 8 t to 8 t + 7 of row g: four registers where m16n8k16 wants pairs (2t, 2t + 1) and (2t + 8, 2t + 9). K is a sum,
+// so its order is free as long as both operands agree: registers 0 and 1 serve as these pairs in one mma, 2 and 3 in the next.
+// Each warp takes its own part of K; the partial sums meet in shared memory and are added in the order of the warps.
 #include "kernelwright/copy.cuh"
 #include "kernelwright/layout.cuh"
 #include "kernelwright/mma.cuh"
@@ -59,8 +59,8 @@ __device__ __forceinline__ void multiply_add(float (&d)[4], const unsigned (&a)[
 
 // ------------------------------------------------------------------------------------------------------------------- store
 
-// Partial sums lie in shared memory as rows of C: warp after warp, each `rows` rows of `columns` floats. 4 floats of padding make the
-// 8 rows of a fragment start in different banks.
+// Partial sums lie in shared memory as rows of C: warp after warp, each `rows` rows of `columns` floats. 4 floats of padding make
+// the 8 rows of a fragment start in different banks.
 constexpr int rows = Config::swap ? Config::block_q : Config::block_p;
 constexpr int columns = Config::swap ? Config::block_p : Config::block_q;
 constexpr int row_bytes = (columns + 4) * 4, tile_bytes = rows * row_bytes;

@@ -1,11 +1,11 @@
-// C = A B for small and narrow products on Hopper: a block has all of its K in shared memory at once. No ring, no producer warp: all
-// loads are issued first, stage by stage of block_k, and wgmma starts on the first stage while the others are on their way.
+// C = A B for small and narrow products on Hopper: a block has all of its K in shared memory at once. No ring, no producer warp:
+// all loads are issued first, stage by stage of block_k, and wgmma starts on the first stage while the others are on their way.
 //
-// Latency is everything here (an empty kernel takes 0.63 us, 64 x 64 x 64 about 1.3). `load` says how the tiles come: cp_async, 16 bytes
-// a thread straight into the swizzled layout, needs no tensor map (the first copy through a map waits about half a microsecond for it) and
-// no mbarrier, and wins up to K = 512 a block; tma costs few instructions however much is loaded. Both lay the tiles out as operands.cuh
-// says. With split_k > 1 the blocks of a cluster share a tile of C, each with its own part of K, and add up through distributed shared
-// memory.
+// Latency is everything here (an empty kernel takes 0.63 us, 64 x 64 x 64 about 1.3). `load` says how the tiles come: cp_async,
+// 16 bytes a thread straight into the swizzled layout, needs no tensor map (the first copy through a map waits about half a
+// microsecond for it) and no mbarrier, and wins up to K = 512 a block; tma costs few instructions however much is loaded. Both
+// lay the tiles out as operands.cuh says. With split_k > 1 the blocks of a cluster share a tile of C, each with its own part of
+// K, and add up through distributed shared memory.
 #include "kernelwright/barrier.cuh"
 #include "kernelwright/copy.cuh"
 #include "kernelwright/layout.cuh"
@@ -44,17 +44,17 @@ using TileQ = Operand<Config::block_q, Config::block_k, Config::q_k_contiguous>;
 constexpr int stage_bytes = TileP::bytes + TileQ::bytes;
 constexpr int part_k = Config::stages * Config::block_k;  // K of one block
 
-// Shared memory: the stages; an area where the tile of C is laid out, or partial sums arrive; mbarriers. The area lies apart from the
-// stages: warps end their last wgmma at different times, and what one still reads another must not overwrite.
+// Shared memory: the stages; an area where the tile of C is laid out, or partial sums arrive; mbarriers. The area lies apart from
+// the stages: warps end their last wgmma at different times, and what one still reads another must not overwrite.
 using Reduce = ClusterReduce<Config::swap, Config::block_p, Config::block_q, Config::split_k, 1>;
 constexpr int area_bytes = Config::split_k > 1 ? Reduce::bytes : Config::block_p * Config::block_q * 2;
 constexpr int reduce_barrier = Config::stages * stage_bytes + area_bytes, stage_barriers = reduce_barrier + 8;
 
 // ------------------------------------------------------------------------------------------------------------------- loads
 
-/// One thread's share of the cp.async of one operand. Tiles are lines of 128 bytes (64 or 32 where M or N is contiguous and the tile
-/// narrow), line after line; thread t copies the chunks t, t + threads ... of 16 bytes, swizzled. The swizzle looks at address bits 7
-/// to 9, which a step of `threads` chunks leaves alone, so every pass writes at the same place plus a constant.
+/// One thread's share of the cp.async of one operand. Tiles are lines of 128 bytes (64 or 32 where M or N is contiguous and the
+/// tile narrow), line after line; thread t copies the chunks t, t + threads ... of 16 bytes, swizzled. The swizzle looks at
+/// address bits 7 to 9, which a step of `threads` chunks leaves alone, so every pass writes at the same place plus a constant.
 template <int Rows, bool KContiguous>
 struct Copy {
     using Tile = Operand<Rows, Config::block_k, KContiguous>;
@@ -68,7 +68,7 @@ struct Copy {
     static constexpr int slab = KContiguous ? Rows : Config::block_k;  // lines that lie below each other in the matrix
     static constexpr int lines = Tile::bytes / (width() * 2), lines_per_pass = threads / chunks;
     static constexpr int passes = kw::ceil_div(lines, lines_per_pass);
-    static_assert(slab % lines_per_pass == 0 || lines_per_pass % slab == 0, "a thread keeps its line, or its slab, over all passes");
+    static_assert(slab % lines_per_pass == 0 || lines_per_pass % slab == 0, "a thread keeps its line or its slab over all passes");
 
     const Element* source;
     int ld;
@@ -101,7 +101,8 @@ struct Copy {
             else if constexpr (Config::tails == Tails::chunk)
                 kw::cp_async_or_zero<16>(to, from, line < lines_left && element < elements_left);
             else
-                kw::cp_async_partial<16>(to, from, line < lines_left ? kw::larger(0, kw::smaller(8, elements_left - element)) * 2 : 0);
+                kw::cp_async_partial<16>(to, from,
+                                         line < lines_left ? kw::larger(0, kw::smaller(8, elements_left - element)) * 2 : 0);
         }
     }
 };
@@ -126,11 +127,13 @@ using Sums = float[1][Config::block_q / 2];
 
 __device__ __forceinline__ void multiply(Sums& sums, unsigned stage, int first_row, bool accumulate) {
     kw::wgmma_fence();
-    multiply_stage<Element, TileP, TileQ, 1, Config::block_q, Config::block_k>(sums, stage, first_row, stage + TileP::bytes, accumulate);
+    multiply_stage<Element, TileP, TileQ, 1, Config::block_q, Config::block_k>(sums, stage, first_row, stage + TileP::bytes,
+                                                                               accumulate);
     kw::wgmma_commit();
 }
 
-/// Stages from Stage on: its group of cp.async has come for this thread, is fenced for wgmma, and after the barrier for all threads.
+/// Stages from Stage on: its group of cp.async has come for this thread, is fenced for wgmma, and after the barrier for all
+/// threads.
 template <int Stage>
 __device__ __forceinline__ void multiply_copied(Sums& sums, unsigned smem, int first_row) {
     kw::cp_async_wait<Config::stages - 1 - Stage>();
