@@ -39,13 +39,20 @@ struct ClusterReduce {
 #pragma unroll
         for (int s = 0; s < Subtiles; s++) {
             const int row = first_row / 16 + s * 4;
+            // Addresses change with the owner only, in a branch: worked out for all units at once, they spill beside the sums.
+            int end = 0;
+            unsigned to = 0, arrived = 0;
 #pragma unroll
             for (int j = 0; j < columns; j++) {
                 const int unit = Swap ? j * warps + row : row * columns + j;
-                const int owner = (unit * Parts + Parts - 1) / units;  // the last part whose first unit is not beyond this one
-                const unsigned to = kw::cluster_address(area, first_rank + owner * RankStride);
-                kw::store_async(to + offset(part, unit - first_unit(owner), lane), to + (bar - area), sums[s][j * 4],
-                                sums[s][j * 4 + 1], sums[s][j * 4 + 2], sums[s][j * 4 + 3]);
+                if (unit >= end) {
+                    const int owner = (unit * Parts + Parts - 1) / units;  // the last part whose first unit is not beyond this one
+                    const unsigned base = kw::cluster_address(area, first_rank + owner * RankStride);
+                    end = first_unit(owner + 1);
+                    to = base + offset(part, -first_unit(owner), lane), arrived = base + (bar - area);
+                }
+                kw::store_async(to + unit * unit_bytes, arrived, sums[s][j * 4], sums[s][j * 4 + 1], sums[s][j * 4 + 2],
+                                sums[s][j * 4 + 3]);
             }
         }
     }
