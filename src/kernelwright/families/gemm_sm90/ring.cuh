@@ -224,13 +224,15 @@ extern "C" __global__ void __launch_bounds__(threads, 1)
         }
         Reduce::push(sums, partials, arrived, first_row + warp % 4 * 16, at.part, at.first_rank);
         Reduce::finish(partials, arrived, at.part, threadIdx.x, consumers, out, at.first_p, at.first_q);
-        if constexpr (multicast && Config::partials_apart) kw::cluster_wait();
     } else {
         if constexpr (multicast) kw::cluster_arrive_relaxed();
         kw::named_sync<1>(consumers);  // all warpgroups have read the ring
         const unsigned staging = smem + warp / 4 * staging_bytes<Config::subtiles, Config::block_q>;
         store_tile<Config::swap, Element, Config::subtiles, Config::block_q>(sums, staging, out, at.first_p + first_row, at.first_q,
                                                                              2 + warp / 4);
-        if constexpr (multicast) kw::cluster_wait();
+    }
+    if constexpr (multicast && (!split || Config::partials_apart)) {
+        __syncwarp();  // the lanes that stored at C's edge come last
+        kw::cluster_wait();
     }
 }
