@@ -35,7 +35,7 @@ def test_seeds_are_legal_distinct_and_render(family, shape: str, layout: str):
         assert family.illegal(config, w, H200) is None
         candidate = family.render(config, w, H200)
         assert candidate.plan is not None and candidate.origin.name == family.name
-        assert '#include "operands.cuh"' not in candidate.source and "wgmma" in candidate.source or family.name.endswith("tiny")
+        assert ('#include "operands.cuh"' not in candidate.source and "wgmma" in candidate.source) or family.name.endswith("tiny")
 
 
 def test_some_family_has_seeds_for_every_shape():
