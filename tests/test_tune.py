@@ -76,6 +76,7 @@ def evaluator():
         yield one
 
 
+@pytest.mark.slow
 def test_twenty_workloads_with_two_interruptions(tmp_path, evaluator):
     def run(listener: Listener):
         return tune(TWENTY, target("fake"), archive, QUICK, evaluator=evaluator, listener=listener)
@@ -189,3 +190,13 @@ def test_three_products_on_the_cpu(tmp_path):
     assert not done.unfinished and not done.skipped and 1 <= len(done.kernels) <= 3
     assert all(t.verdict.ok for t in done.selected)
     assert {e.workload for e in pack.save(tmp_path / "p", done.selected).entries} == set(three)
+
+
+def test_the_minutes_hold_and_every_workload_gets_its_share(tmp_path, evaluator):
+    evaluator.environment  # noqa: B018, opens the judge: that is not the suite's time
+    limits = Limits(minutes=3 / 60, trials=10_000, patience=10_000, rivals=("eager",), confirm_seconds=0.1, confirm_rounds=9)
+    with Archive(tmp_path / "a.db") as archive:
+        done = tune(TWENTY, target("fake"), archive, limits, evaluator=evaluator)
+        screened = Counter(t.workload for t in archive.trials(stage="screen"))
+    assert done.seconds < 3 + 10, "at most a fresh judge and one Job after the end"
+    assert set(screened) == set(TWENTY), "none took the time of those that come after it"

@@ -15,6 +15,7 @@ import time
 import uuid
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -167,8 +168,8 @@ class Suite:
         self.before = self.measured.seconds(SESSION)
         peaks = msgspec.convert(evaluator.peaks, Peaks)
         self.cost = {w: FIXED_SECONDS + LAUNCHES * 1e-6 * roofline_us(problem_of(w), w, self.modes[0], peaks) for w in self.workloads}
-        self.pending: set[Workload] = set()
-        """Workloads of the search that are not through."""
+        self.to_search = self.to_confirm = sum(self.cost[w] for w in self.measured.unconfirmed())
+        """Estimated seconds of the Workloads that are still to come in each phase."""
         self.lost = 0
         """Workloads in a row over which the judge was lost."""
         self.skipped: dict[str, str] = {}
@@ -192,10 +193,7 @@ class Suite:
 
     def done(self) -> float:
         """Share of the whole run, by estimated time."""
-        total = sum(self.cost.values())
-        searched = 1 - sum(self.cost[w] for w in self.pending) / total
-        confirmed = sum(self.cost[w] for w in self.workloads if self.measured.confirms[w]) / total
-        return (1 - CONFIRM_SHARE) * searched + CONFIRM_SHARE * confirmed
+        return 1 - ((1 - CONFIRM_SHARE) * self.to_search + CONFIRM_SHARE * self.to_confirm) / sum(self.cost.values())
 
     # ---------------------------------------------------------------------------------------------------- searching
 
@@ -209,24 +207,51 @@ class Suite:
 
     def search(self, listener: Listener) -> None:
         waiting = deque(w for w in self.measured.unconfirmed() if not self.enough(w))
-        self.pending = set(waiting)
+        self.to_search = sum(self.cost[w] for w in waiting)
+        opening: deque[tuple[Workload, Future[Neighbours | str]]] = deque()
         under_way: list[Search] = []
-        while (waiting or under_way) and self.left() > self.reserve:
-            while waiting and len(under_way) < WINDOW:
-                if (opened := self._open(waiting.popleft(), listener)) is not None:
-                    under_way.append(opened)
-            if not under_way:
-                break
-            now = self._first_built(under_way)
-            if now.allowed is None:
-                costs = [self.cost[w] for w in (now.w, *(s.w for s in under_way if s is not now), *waiting)]
-                now.allowed = share(self.left() - self.reserve, costs)
-            if not self._screen(now.w, now.batch, listener, now):
-                under_way.remove(now)
-            elif self.enough(now.w) or now.seconds >= now.allowed or not self._next(now):
-                under_way.remove(now)
-                self.pending.discard(now.w)
-                listener.searched(now.w, self.done())
+        # a search begins with 0.3 s of Families' seeds and models (four Families of sm_90): in a thread, while the judge measures
+        opener = ThreadPoolExecutor(1)
+        try:
+            while (waiting or opening or under_way) and self.left() > self.reserve:
+                while waiting and len(opening) < WINDOW:
+                    opening.append((w := waiting.popleft(), opener.submit(self._proposer, w)))
+                while opening and len(under_way) < WINDOW and (opening[0][1].done() or not under_way):
+                    under_way += self._opened(*opening.popleft(), listener)
+                if under_way:
+                    now = self._first_built(under_way)
+                    if now.allowed is None:
+                        others = (s.w for s in under_way if s is not now)
+                        costs = [self.cost[w] for w in (now.w, *others, *(w for w, _ in opening), *waiting)]
+                        now.allowed = share(self.left() - self.reserve, costs)
+                    if self._screen(now.w, now.batch, listener, now):
+                        if not self.enough(now.w) and now.seconds < now.allowed and self._next(now):
+                            continue
+                        self._searched(now.w, listener)
+                    under_way.remove(now)
+        finally:
+            opener.shutdown(cancel_futures=True)
+
+    def _proposer(self, w: Workload) -> Neighbours | str:
+        """Or why there is none."""
+        families, refusals = families_for(w, self.facts)
+        if not families:
+            return "; ".join(f"{name}: {why}" for name, why in refusals.items()) or "there is no family"
+        return Neighbours(w, families, self.facts, self.measured.knowledge, int(w.id[:8], 16), self.measured.screens[w])
+
+    def _opened(self, w: Workload, found: Future[Neighbours | str], listener: Listener) -> list[Search]:
+        """The search, with its first candidates being built; none if there is nothing to try."""
+        if isinstance(proposer := found.result(), str):
+            self._skip(w, proposer, listener)
+        elif self._next(one := Search(w, proposer)):
+            return [one]
+        else:
+            self._searched(w, listener)
+        return []
+
+    def _searched(self, w: Workload, listener: Listener) -> None:
+        self.to_search -= self.cost[w]
+        listener.searched(w, self.done())
 
     def _first_built(self, under_way: Sequence[Search]) -> Search:
         """The oldest of those whose candidates are built: it keeps the device, and with it its buffers and rivals, if it can."""
@@ -238,21 +263,7 @@ class Suite:
 
     def _skip(self, w: Workload, reason: str, listener: Listener) -> None:
         self.skipped[w.name] = reason
-        self.pending.discard(w)
         listener.skipped(w, reason)
-
-    def _open(self, w: Workload, listener: Listener) -> Search | None:
-        families, refusals = families_for(w, self.facts)
-        if not families:
-            self._skip(w, "; ".join(f"{name}: {why}" for name, why in refusals.items()) or "there is no family", listener)
-            return None
-        seed = int(w.id[:8], 16)
-        one = Search(w, Neighbours(w, families, self.facts, self.measured.knowledge, seed, self.measured.screens[w]))
-        if self._next(one):
-            return one
-        self.pending.discard(w)
-        listener.searched(w, self.done())
-        return None
 
     def _next(self, one: Search) -> bool:
         """Proposes the next batch, as large as the time that is left to it allows, and has it built; False at the end of the space."""
@@ -333,6 +344,7 @@ class Suite:
             seconds = min(self.limits.confirm_seconds, share(self.left(), [self.cost[x] for x in (w, *todo)]))
             with self._may_lose_judge(w, listener):
                 trials = self._confirm(w, serving.get(w), seconds)
+                self.to_confirm -= self.cost[w]
                 listener.confirmed(w, trials, self.done())
 
     def _confirm(self, w: Workload, chosen: str | None, seconds: float) -> list[Trial]:

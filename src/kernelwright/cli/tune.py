@@ -28,6 +28,10 @@ if TYPE_CHECKING:
     from kernelwright.records import Trial, Workload
 
 
+TABLE_ROWS = 50
+"""Larger suites have their table in the report only."""
+
+
 def register(app: typer.Typer) -> None:
     @app.command(epilog="Example: kernelwright tune hgemm-1000 --minutes 30 --rival cublas --rival cublaslt-auto")
     def tune(
@@ -100,8 +104,9 @@ def register(app: typer.Typer) -> None:
         if json_output:
             emit(rows(done.trials) | summary | {"report": str(report), "pack": str(saved)})
         else:
-            if done.trials:
+            if done.trials and len(found) <= TABLE_ROWS:
                 screen.print(tables.result_table(done.trials, target_peaks=done.peaks))
+            if done.kernels:
                 screen.print(
                     f"{len(done.kernels)} kernels serve {len(found) - len(done.unfinished) - len(done.skipped)} workloads, "
                     f"{done.loss:.2%} slower than each one's best (worst {done.worst_loss:.2%})"
@@ -118,7 +123,7 @@ class SuiteProgress:
 
     def __init__(self, screen: Any, total: int):
         self._screen, self._total = screen, total
-        self._started, self._first_done = time.monotonic(), None
+        self._first_done: tuple[float, float] | None = None
         self._count = self._searched = self._confirmed = 0
         self._best: dict[Workload, float] = {}
         self._failures: dict[Workload, Counter[str]] = {}
@@ -173,10 +178,11 @@ class SuiteProgress:
     def _show(self, doing: str, done: float) -> None:
         eta = self._eta(done)
         if self._live is not None:
-            rate = self._count / max(1e-9, time.monotonic() - self._started)
+            since = self._first_done[0] if self._first_done else time.monotonic()  # not while the device was opened
+            rate = self._count / max(1.0, time.monotonic() - since)
             best = f"best {max(self._best.values()):.2f}x" if any(self._best.values()) else "nothing verified yet"
             failed = _failed(sum(self._failures.values(), Counter()))
-            self._live.update(self._task, completed=done, description=f"{doing}  {rate:.1f}/s  {best}{failed}  {eta}")
+            self._live.update(self._task, completed=done, description=f"{eta}  {rate:.0f}/s  {best}{failed}  {doing}")
 
     def _eta(self, done: float) -> str:
         """Time left for the whole suite, from what this run has done since its first result."""

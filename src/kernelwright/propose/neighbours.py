@@ -70,17 +70,22 @@ class Knowledge:
 
     def __init__(self) -> None:
         self._scores: dict[Workload, dict[Key, float]] = {}
+        self._right: dict[tuple[object, ...], dict[Workload, tuple[float, ...]]] = {}
+        """By kind: the places of Workloads on which something was right."""
 
     def learn(self, w: Workload, candidate: Candidate, score: float) -> None:
         """`score`: the higher the faster, -inf for a failure."""
         origin = candidate.origin
         if origin.kind == "family":
             self._scores.setdefault(w, {})[key_of(origin.name, origin.config)] = max(score, 0.0)
+            if score > 0:
+                self._right.setdefault(_kind(w), {})[w] = _place(w)
 
     def near(self, w: Workload, count: int = NEAR) -> list[Workload]:
         """The nearest other Workloads on which something was right, nearest first."""
-        able = ((distance(w, other), i, other) for i, (other, scores) in enumerate(self._scores.items()) if any(scores.values()))
-        found = heapq.nsmallest(count + 1, (x for x in able if x[0] < math.inf))
+        here = _place(w)
+        others = self._right.get(_kind(w), {})
+        found = heapq.nsmallest(count + 1, ((math.dist(here, place), i, other) for i, (other, place) in enumerate(others.items())))
         return [other for _, _, other in found if other != w][:count]
 
     def winners(self, w: Workload) -> list[Key]:
