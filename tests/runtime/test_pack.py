@@ -214,3 +214,12 @@ bad = [m for m in sys.modules if m == 'torch' or m.startswith(('kernelwright.pro
 assert not bad, bad
 """
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_a_kernel_that_serves_many_workloads_is_stored_once(tmp_path):
+    one = trial(tmp_path, 1, 10.0)
+    many = [one.replace(workload=W.replace(axes={"M": m, "N": 8, "K": 2})) for m in range(1, 6)]
+    saved = pack.load(pack.save(tmp_path / "p", many).path)
+    assert len(saved.entries) == 5 and {saved.candidate(e) for e in saved.entries} == {one.candidate}
+    for folder in ("sources", "builds"):
+        assert len(os.listdir(tmp_path / "p" / folder)) == 1

@@ -33,7 +33,29 @@ __device__ __forceinline__ void stmatrix_x4(unsigned row_address, unsigned r0, u
                  "r"(r2), "r"(r3)
                  : "memory");
 }
+
+/// The inverse of ldmatrix_x4_trans: each matrix is transposed on the way.
+__device__ __forceinline__ void stmatrix_x4_trans(unsigned row_address, unsigned r0, unsigned r1, unsigned r2, unsigned r3) {
+    asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(row_address), "r"(r0), "r"(r1),
+                 "r"(r2), "r"(r3)
+                 : "memory");
+}
+
+/// Two matrices: the addresses of lanes 0 to 15 count.
+__device__ __forceinline__ void stmatrix_x2(unsigned row_address, unsigned r0, unsigned r1) {
+    asm volatile("stmatrix.sync.aligned.m8n8.x2.shared.b16 [%0], {%1, %2};" ::"r"(row_address), "r"(r0), "r"(r1) : "memory");
+}
+__device__ __forceinline__ void stmatrix_x2_trans(unsigned row_address, unsigned r0, unsigned r1) {
+    asm volatile("stmatrix.sync.aligned.m8n8.x2.trans.shared.b16 [%0], {%1, %2};" ::"r"(row_address), "r"(r0), "r"(r1) : "memory");
+}
 #endif
+
+/// An 8x8 matrix of 16-bit elements, spread over the lanes as ldmatrix leaves it, transposed within the warp.
+__device__ __forceinline__ unsigned movmatrix_trans(unsigned r) {
+    unsigned transposed;
+    asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(transposed) : "r"(r));
+    return transposed;
+}
 
 /// d += a b, fp16 inputs, fp32 accumulators.
 __device__ __forceinline__ void mma_f16_f32(float (&d)[4], const unsigned (&a)[4], const unsigned (&b)[2]) {

@@ -6,7 +6,8 @@ graph                 the eager call replayed as a CUDA graph
 cublas                cuBLAS, its own choice of algorithm (cublasGemmEx)
 cublaslt              cuBLASLt, the first algorithm of its heuristic
 cublaslt-auto         cuBLASLt, the fastest of all algorithms that its heuristic lists
-VENDOR-nn, VENDOR-nt  one of the three with the operands stored in that layout, whatever the Workload's
+cublaslt-all          cuBLASLt, the fastest that a search of its whole algorithm space finds; on request alone: up to 20 s a Workload
+VENDOR-nn, VENDOR-nt  one of the four with the operands stored in that layout, whatever the Workload's
 """
 
 from __future__ import annotations
@@ -18,6 +19,8 @@ from kernelwright.targets.target import Bound, Run
 
 HOST_ONLY = ("graph",)
 """A graph's kernels are eager's: it is a rival in host time alone, and cannot itself be captured for a device clock."""
+
+VENDORS = ("cublas", "cublaslt", "cublaslt-auto", "cublaslt-all")
 
 STORED = ("nn", "nt")
 """Layouts of VENDOR-LAYOUT; BLAS calls the second TN."""
@@ -33,9 +36,8 @@ def names_for(w: Workload, target: str, *, every: bool = False) -> tuple[str, ..
         names.append("graph")
         if w.problem == "gemm":
             # a user who may choose how B is stored has both of cuBLAS's classic layouts to compare with
-            vendors = ("cublas", "cublaslt", "cublaslt-auto")
             others = [x for x in STORED if x != w.layout]
-            names += [*vendors, *(f"{v}-{x}" for v in (vendors if every else vendors[:1]) for x in others)]
+            names += [*(VENDORS if every else VENDORS[:3]), *(f"{v}-{x}" for v in (VENDORS if every else VENDORS[:1]) for x in others)]
     if target == "fake":
         names = ["eager"]
     return tuple(names)
@@ -51,12 +53,12 @@ def load(name: str, w: Workload, sets: Sequence[Bound]) -> Loaded:
         from kernelwright.rivals import cublas
 
         return cublas.load(name, w, sets)
-    if name in ("cublaslt", "cublaslt-auto"):
+    if name in VENDORS:
         from kernelwright.rivals import cublaslt
 
         return cublaslt.load(name, w, sets)
     vendor, _, layout = name.rpartition("-")
-    if vendor in ("cublas", "cublaslt", "cublaslt-auto") and layout in STORED:
+    if vendor in VENDORS and layout in STORED:
         from kernelwright.rivals import stored
 
         return stored.load(name, w, sets)

@@ -1,7 +1,8 @@
-"""cuBLASLt as a rival: `cublaslt` takes the first algorithm of its heuristic, `cublaslt-auto` the fastest of all that it lists.
+"""cuBLASLt as a rival: `cublaslt` takes the first algorithm of its heuristic, `cublaslt-auto` the fastest of all that it lists,
+`cublaslt-all` the fastest that a search of the whole algorithm space finds (cublaslt_space.py).
 
-A binding of our own, ten functions of the C API through ctypes: nvmath-python would do the same, but hides which algorithms were timed and
-how. The constants are those of cublasLt.h.
+A binding of our own, a few functions of the C API through ctypes: nvmath-python would do the same, but hides which algorithms were timed
+and how. The constants are those of cublasLt.h.
 """
 
 from __future__ import annotations
@@ -22,22 +23,26 @@ from kernelwright.targets.cuda_libraries import load as load_library
 from kernelwright.targets.target import Bound, CandidateFault, Run
 
 _DESC_TRANSA, _DESC_TRANSB = 3, 4
-_PREF_MAX_WORKSPACE, _PREF_REDUCTION_MASK, _PREF_ALIGNMENT = 1, 3, (5, 6, 7, 8)
+_PREF_SEARCH_MODE, _PREF_MAX_WORKSPACE, _PREF_REDUCTION_MASK, _PREF_ALIGNMENT = 0, 1, 3, (5, 6, 7, 8)
+_SEARCH_LIMITED_BY_ALGO_ID = 1
 _REDUCTION_COMPUTE_TYPE, _REDUCTION_ANY = 2, 7
+NAMES = ("cublaslt", "cublaslt-auto", "cublaslt-all")
 REQUESTED = 100
 ROUNDS, SECONDS = 9, 4.0
 """Rounds of the tuning, and the time after which no further round begins."""
 
 
-class _Algo(ctypes.Structure):
+class Algo(ctypes.Structure):
+    """cublasLtMatmulAlgo_t: which kernel, and its settings; private to the library but for its attributes."""
+
     _fields_ = [("data", ctypes.c_uint64 * 8)]
 
 
-class _Result(ctypes.Structure):
+class Result(ctypes.Structure):
     """cublasLtMatmulHeuristicResult_t"""
 
     _fields_ = [
-        ("algo", _Algo),
+        ("algo", Algo),
         ("workspace_size", ctypes.c_size_t),
         ("state", ctypes.c_int),
         ("waves", ctypes.c_float),
@@ -46,7 +51,7 @@ class _Result(ctypes.Structure):
 
 
 @cache
-def _library() -> tuple[ctypes.CDLL, ctypes.c_void_p]:
+def library() -> tuple[ctypes.CDLL, ctypes.c_void_p]:
     """The library with its signatures, and a handle."""
     lib = load_library("cublasLt")
     pointer, integer, size_t = ctypes.c_void_p, ctypes.c_int, ctypes.c_size_t
@@ -57,6 +62,12 @@ def _library() -> tuple[ctypes.CDLL, ctypes.c_void_p]:
     lib.cublasLtMatmulPreferenceSetAttribute.argtypes = [pointer, integer, pointer, size_t]
     lib.cublasLtMatmulAlgoGetHeuristic.argtypes = [*[pointer] * 7, integer, pointer, pointer]
     lib.cublasLtMatmul.argtypes = [*[pointer] * 12, pointer, pointer, size_t, pointer]
+    lib.cublasLtMatmulAlgoGetIds.argtypes = [pointer, *[integer] * 7, pointer, pointer]
+    lib.cublasLtMatmulAlgoInit.argtypes = [pointer, *[integer] * 7, pointer]
+    lib.cublasLtMatmulAlgoCheck.argtypes = [pointer] * 8
+    lib.cublasLtMatmulAlgoConfigSetAttribute.argtypes = [pointer, integer, pointer, size_t]
+    for get in (lib.cublasLtMatmulAlgoCapGetAttribute, lib.cublasLtMatmulAlgoConfigGetAttribute):
+        get.argtypes = [pointer, integer, pointer, size_t, pointer]
     for destroy in (lib.cublasLtMatmulDescDestroy, lib.cublasLtMatrixLayoutDestroy, lib.cublasLtMatmulPreferenceDestroy):
         destroy.argtypes = [pointer]
     handle = ctypes.c_void_p()
@@ -64,21 +75,26 @@ def _library() -> tuple[ctypes.CDLL, ctypes.c_void_p]:
     return lib, handle
 
 
-class _Problem:
+class Problem:
     """Descriptors of one product; freed with the object."""
 
     def __init__(self, w: Workload, g: ColumnMajor, alignments: tuple[int, int, int]):
         """`alignments` of first, second and out: the smallest over all sets, bytes."""
-        self._lib, self.handle = _library()
+        self.lib, self.handle = library()
         self._made: list[tuple[Any, ctypes.c_void_p]] = []
-        self.g, self.alignments, self._exact = g, alignments, exact_reduction(w)
-        lib = self._lib
+        self.g, self.alignments = g, alignments
+        self.reductions = _REDUCTION_COMPUTE_TYPE if exact_reduction(w) else _REDUCTION_ANY
+        """Mask of the ways in which slices of K may be added at the precision that the Workload names."""
+        self.room = workspace().numel()
+        """Bytes of workspace."""
+        lib = self.lib
         self.desc = self._new(lib.cublasLtMatmulDescCreate, lib.cublasLtMatmulDescDestroy, g.compute, g.scale_type)
         for attribute, op in ((_DESC_TRANSA, g.op_first), (_DESC_TRANSB, g.op_second)):
             self._set(lib.cublasLtMatmulDescSetAttribute, self.desc, attribute, ctypes.c_int32(op))
         self.first = self._layout(*g.stored_first(), g.ld_first)
         self.second = self._layout(*g.stored_second(), g.ld_second)
         self.out = self._layout(g.m, g.n, g.ld_out)
+        self.layouts = (self.first, self.second, self.out, self.out)
 
     def _new(self, create: Any, destroy: Any, *arguments: int) -> ctypes.c_void_p:
         made = ctypes.c_void_p()
@@ -87,35 +103,40 @@ class _Problem:
         return made
 
     def _layout(self, rows: int, columns: int, ld: int) -> ctypes.c_void_p:
-        lib = self._lib
+        lib = self.lib
         return self._new(lib.cublasLtMatrixLayoutCreate, lib.cublasLtMatrixLayoutDestroy, self.g.data_type, rows, columns, ld)
 
     @staticmethod
     def _set(setter: Any, target: ctypes.c_void_p, attribute: int, value: Any) -> None:
         require(setter(target, attribute, ctypes.byref(value), ctypes.sizeof(value)), f"{setter.__name__} {attribute}")
 
-    def algorithms(self, count: int) -> list[_Result]:
-        """At most `count`, best guess first. Raises CandidateFault(REFUSED) when the library has none."""
-        lib = self._lib
+    def algorithms(self, count: int, *, space: int | None = None, reductions: int | None = None, of: Algo | None = None) -> list[Result]:
+        """At most `count`, best guess first; with `space` bytes of workspace, of the ways `reductions` (a mask), of the id of `of`.
+
+        Raises CandidateFault(REFUSED) when the library has none."""
+        lib = self.lib
         preference = self._new(lib.cublasLtMatmulPreferenceCreate, lib.cublasLtMatmulPreferenceDestroy)
         set_one = partial(self._set, lib.cublasLtMatmulPreferenceSetAttribute, preference)
         # a uint64: as an int product such sizes have overflowed to 0, and no split-K algorithm was found
-        set_one(_PREF_MAX_WORKSPACE, ctypes.c_uint64(workspace().numel()))
-        set_one(_PREF_REDUCTION_MASK, ctypes.c_uint32(_REDUCTION_COMPUTE_TYPE if self._exact else _REDUCTION_ANY))
+        set_one(_PREF_MAX_WORKSPACE, ctypes.c_uint64(self.room if space is None else space))
+        set_one(_PREF_REDUCTION_MASK, ctypes.c_uint32(self.reductions if reductions is None else reductions))
         first, second, out = self.alignments
         for attribute, alignment in zip(_PREF_ALIGNMENT, (first, second, out, out), strict=True):
             set_one(attribute, ctypes.c_uint32(alignment))  # the default promises 256 bytes, which a tail's buffers break
-        results, found = (_Result * count)(), ctypes.c_int()
-        layouts = (self.first, self.second, self.out, self.out)
+        results, found = (Result * count)(), ctypes.c_int()
+        if of is not None:
+            set_one(_PREF_SEARCH_MODE, ctypes.c_uint32(_SEARCH_LIMITED_BY_ALGO_ID))
+            for result in results:
+                result.algo = of
         status = lib.cublasLtMatmulAlgoGetHeuristic(
-            self.handle, self.desc, *layouts, preference, count, ctypes.addressof(results), ctypes.addressof(found)
+            self.handle, self.desc, *self.layouts, preference, count, ctypes.addressof(results), ctypes.addressof(found)
         )
         usable = [r for r in results[: found.value] if r.state == 0]
         if status or not usable:
             raise CandidateFault(Outcome.REFUSED, f"cuBLASLt has no algorithm for this product (status {status})")
         return usable
 
-    def bind(self, one: Bound, result: _Result) -> Callable[[], None]:
+    def bind(self, one: Bound, result: Result) -> Callable[[], None]:
         """One product on one set of buffers, enqueued on PyTorch's current stream."""
         alpha, beta = scalars(self.g)
         a, b, c = (one.tensors[name] for name in "abc")
@@ -137,7 +158,7 @@ class _Problem:
             space.data_ptr(),
             space.numel(),
         )
-        matmul = self._lib.cublasLtMatmul
+        matmul = self.lib.cublasLtMatmul
 
         def run(keep: object = (self, alpha, beta, result, a, b, c)) -> None:
             if status := matmul(*arguments, torch.cuda.current_stream().cuda_stream):
@@ -150,13 +171,13 @@ class _Problem:
             destroy(made)
 
 
-_chosen: dict[tuple[object, ...], _Result] = {}
-"""Algorithm of `cublaslt-auto` by product, leading dimensions and alignments: tuned once in a process."""
+_chosen: dict[tuple[object, ...], Result] = {}
+"""Algorithm of `cublaslt-auto` and `cublaslt-all` by name, product, leading dimensions and alignments: tuned once in a process."""
 
 
 def load(name: str, w: Workload, sets: Sequence[Bound]) -> tuple[list[Run], Callable[[], None] | None]:
-    """`cublaslt` or `cublaslt-auto`. Allocates nothing in a call. Raises CandidateFault."""
-    if name not in ("cublaslt", "cublaslt-auto"):
+    """One of NAMES. Allocates nothing in a call. Raises CandidateFault."""
+    if name not in NAMES:
         raise ValueError(f"unknown rival {name!r}")
     g = column_major(w, sets[0])
     if g.empty:
@@ -165,16 +186,18 @@ def load(name: str, w: Workload, sets: Sequence[Bound]) -> tuple[list[Run], Call
         return [_run(one.tensors["c"].zero_) for one in sets], None
     first, second, out = (min(one.names[f"align_{x}"] for one in sets) for x in "bac")
     alignments = (first, second, out)
-    problem = _Problem(w, g, alignments)
+    problem = Problem(w, g, alignments)
     if name == "cublaslt":
         best_guess = problem.algorithms(1)[0]
         return [_run(problem.bind(one, best_guess)) for one in sets], None
-    key = (g, alignments, exact_reduction(w))
+    key = (name, g, alignments, exact_reduction(w))
     calls: list[Callable[[], None]] = []
 
     def setup() -> None:
         if key not in _chosen:
-            _chosen[key] = _tune(problem, sets)
+            from kernelwright.rivals import cublaslt_space
+
+            _chosen[key] = (_tune if name == "cublaslt-auto" else cublaslt_space.tune)(problem, sets)
         calls.extend(problem.bind(one, _chosen[key]) for one in sets)
 
     return [_run(lambda i=i: calls[i]()) for i in range(len(sets))], setup
@@ -184,16 +207,21 @@ def _run(call: Callable[[], Any]) -> Run:
     return Run(call=call, store=lambda _: None)
 
 
-def _tune(problem: _Problem, sets: Sequence[Bound]) -> _Result:
-    """The algorithm with the lowest median device time, all of them timed in turn, in random order, each launch on the next set."""
+def open_clock(sets: Sequence[Bound]) -> Any:
+    """A Clock of this process's GPU, with normal inputs in every set."""
     from kernelwright.targets.cuda_clock import Clock
     from kernelwright.targets.driver import load as load_driver
 
     for one in sets:
         for name in "ab":
             one.tensors[name].normal_()  # what the buffers hold decides the power drawn, and so the clock
-    clock = Clock(load_driver(), torch.cuda.get_device_properties("cuda").L2_cache_size)
-    entries: list[tuple[_Result, Callable[[], object], list[float]]] = []
+    return Clock(load_driver(), torch.cuda.get_device_properties("cuda").L2_cache_size)
+
+
+def _tune(problem: Problem, sets: Sequence[Bound]) -> Result:
+    """The algorithm with the lowest median device time, all of them timed in turn, in random order, each launch on the next set."""
+    clock = open_clock(sets)
+    entries: list[tuple[Result, Callable[[], object], list[float]]] = []
     launches = 0
     for result in problem.algorithms(REQUESTED):
         runs = [problem.bind(one, result) for one in sets]

@@ -17,7 +17,7 @@ from kernelwright.targets.target import Bound, Run
 
 
 def load(name: str, w: Workload, sets: Sequence[Bound]) -> tuple[list[Run], Callable[[], None] | None]:
-    """`VENDOR-LAYOUT`, where VENDOR is cublas, cublaslt or cublaslt-auto. Takes memory for a second copy of the operands."""
+    """`VENDOR-LAYOUT`, where VENDOR is cublas or one of cuBLASLt's rivals. Takes memory for a second copy of the operands."""
     vendor, _, layout = name.rpartition("-")
     other = w.replace(layout=layout)
     copies = [_stored(w, other, one) for one in sets]

@@ -1,16 +1,36 @@
 #pragma once
 namespace kw {
-inline unsigned shared_address(const void* p) { return unsigned(static_cast<const unsigned char*>(p) - dynamic_smem); }
+inline unsigned shared_address(const void* p) {
+    size_t address = static_cast<const unsigned char*>(p) - emulator::block->memory;
+    if (address < emulator::shared_start || address > emulator::shared_start + emulator::smem_size)
+        emulator::fail("shared_address of something that is not this block's dynamic shared memory");
+    return unsigned(address);
+}
+template <class T>
+const T* opaque(const T* pointer) { return pointer; }
 
 template <int Bytes>
-void cp_async_partial(unsigned to, const void* from, int valid) { emulator::start_copy(to, from, Bytes, valid); }
+void cp_async_partial(unsigned to, const void* from, int valid) {
+    emulator::start_copy(to, from, Bytes, valid);
+}
 template <int Bytes>
-void cp_async(unsigned to, const void* from) { emulator::start_copy(to, from, Bytes, Bytes); }
+void cp_async(unsigned to, const void* from) {
+    emulator::start_copy(to, from, Bytes, Bytes);
+}
 template <int Bytes>
-void cp_async_or_zero(unsigned to, const void* from, bool valid) { emulator::start_copy(to, from, Bytes, valid ? Bytes : 0); }
-inline void cp_async_commit() { emulator::fibers[emulator::current].group++; }
+void cp_async_or_zero(unsigned to, const void* from, bool valid) {
+    emulator::start_copy(to, from, Bytes, valid ? Bytes : 0);
+}
+inline unsigned long long evict_first_policy() { return 1; }
+inline unsigned long long evict_last_policy() { return 2; }
+inline void cp_async_16_hint(unsigned to, const void* from, bool valid, unsigned long long) {
+    cp_async_or_zero<16>(to, from, valid);
+}
+inline void cp_async_commit() { emulator::fiber->copy_group++; }
 template <int Pending>
-void cp_async_wait() { emulator::finish_copies(emulator::fibers[emulator::current].group - 1 - Pending); }
+void cp_async_wait() {
+    emulator::finish_copies(emulator::fiber->copy_group - 1 - Pending);
+}
 
 template <class T>
 T load_shared(unsigned from) {
@@ -19,7 +39,9 @@ T load_shared(unsigned from) {
     return v;
 }
 template <class T>
-void store_shared(unsigned to, T v) { memcpy(emulator::shared_at(to, sizeof v), &v, sizeof v); }
+void store_shared(unsigned to, T v) {
+    memcpy(emulator::shared_for_write(to, sizeof v), &v, sizeof v);
+}
 inline uint4 load_shared_16(unsigned from) { return load_shared<uint4>(from); }
 inline float4 load_shared_float4(unsigned from) { return load_shared<float4>(from); }
 inline unsigned load_shared_4(unsigned from) { return load_shared<unsigned>(from); }
@@ -43,6 +65,9 @@ inline uint4 load_global_16(const void* from) { return load_global<uint4>(from);
 inline float4 load_l2_float4(const float* from) { return load_global<float4>(from); }
 inline float load_l2_float(const float* from) { return load_global<float>(from); }
 inline void store_global_16(void* to, uint4 v) { store_global(to, v); }
+inline void store_global_16_if(void* to, uint4 v, bool valid) {
+    if (valid) store_global(to, v);
+}
 inline void store_global_4(void* to, unsigned v) { store_global(to, v); }
 inline void store_global_2(void* to, unsigned v) { store_global(to, static_cast<unsigned short>(v)); }
 inline void store_global_float4(float* to, float4 v) { store_global(to, v); }

@@ -1,11 +1,10 @@
 #pragma once
+#include "kernelwright/copy.cuh"
 #include "kernelwright/numeric.cuh"
 namespace kw {
-enum { op_ldmatrix = 1, op_ldmatrix_trans, op_stmatrix, op_mma };
-
 // Rows of matrix i are at the addresses of lanes 8i to 8i + 7. Counts bank conflicts: 8 rows must lie in 8 groups of 4 banks.
 inline void load_matrices(unsigned (&r)[4], unsigned address, bool transposed) {
-    auto lanes = emulator::exchange(transposed ? op_ldmatrix_trans : op_ldmatrix, &address, 4);
+    auto lanes = emulator::exchange(transposed ? emulator::op_ldmatrix_trans : emulator::op_ldmatrix, &address, 4);
     unsigned rows[32];
     for (int l = 0; l < 32; l++) memcpy(&rows[l], lanes[l], 4);
     int lane = threadIdx.x % 32;
@@ -26,15 +25,36 @@ inline void load_matrices(unsigned (&r)[4], unsigned address, bool transposed) {
 inline void ldmatrix_x4(unsigned (&r)[4], unsigned address) { load_matrices(r, address, false); }
 inline void ldmatrix_x4_trans(unsigned (&r)[4], unsigned address) { load_matrices(r, address, true); }
 
-inline void stmatrix_x4(unsigned address, unsigned r0, unsigned r1, unsigned r2, unsigned r3) {
-    auto lanes = emulator::exchange(op_stmatrix, &address, 4);
-    unsigned values[4] = {r0, r1, r2, r3};
+/// The lane that holds element (row, column) of a matrix holds (column, row) of the transposed one.
+template <int Count>
+void store_matrices(unsigned address, const unsigned (&values)[Count], bool transposed) {
+    auto lanes = emulator::exchange(transposed ? emulator::op_stmatrix_trans : emulator::op_stmatrix, &address, 4);
     int lane = threadIdx.x % 32;
-    for (int i = 0; i < 4; i++) {
-        unsigned row;
-        memcpy(&row, lanes[i * 8 + lane / 4], 4);
-        memcpy(static_cast<char*>(emulator::shared_at(row, 16)) + lane % 4 * 4, &values[i], 4);
-    }
+    for (int i = 0; i < Count; i++)
+        for (int e = 0; e < 2; e++) {
+            int row = transposed ? lane % 4 * 2 + e : lane / 4, column = transposed ? lane / 4 : lane % 4 * 2 + e;
+            unsigned to;
+            memcpy(&to, lanes[i * 8 + row], 4);
+            if (to % 16) emulator::fail("stmatrix to a row that is not aligned to 16 bytes");
+            unsigned short half = values[i] >> e * 16;
+            store_shared(to + column * 2, half);
+        }
+}
+inline void stmatrix_x4(unsigned address, unsigned r0, unsigned r1, unsigned r2, unsigned r3) {
+    store_matrices<4>(address, {r0, r1, r2, r3}, false);
+}
+inline void stmatrix_x4_trans(unsigned address, unsigned r0, unsigned r1, unsigned r2, unsigned r3) {
+    store_matrices<4>(address, {r0, r1, r2, r3}, true);
+}
+inline void stmatrix_x2(unsigned address, unsigned r0, unsigned r1) { store_matrices<2>(address, {r0, r1}, false); }
+inline void stmatrix_x2_trans(unsigned address, unsigned r0, unsigned r1) { store_matrices<2>(address, {r0, r1}, true); }
+
+inline unsigned movmatrix_trans(unsigned r) {
+    auto lanes = emulator::exchange(emulator::op_movmatrix, &r, 4);
+    int lane = threadIdx.x % 32;
+    unsigned short pair[2];
+    for (int e = 0; e < 2; e++) memcpy(&pair[e], lanes[(lane % 4 * 2 + e) * 4 + lane / 8] + lane / 4 % 2 * 2, 2);
+    return pair[0] | unsigned(pair[1]) << 16;
 }
 
 /// Value of the 16 x 8 product at (row, column), from all lanes' fragments as the PTX ISA lays them out.
@@ -53,7 +73,7 @@ float product(const unsigned char (*lanes)[32], int row, int column) {
 template <class Element>
 void multiply_fragments(float (&d)[4], const unsigned (&a)[4], const unsigned (&b)[2]) {
     unsigned mine[6] = {a[0], a[1], a[2], a[3], b[0], b[1]};
-    auto lanes = emulator::exchange(op_mma, mine, 24);
+    auto lanes = emulator::exchange(emulator::op_mma, mine, 24);
     int lane = threadIdx.x % 32;
     for (int e = 0; e < 4; e++) d[e] += product<Element>(lanes, lane / 4 + e / 2 * 8, lane % 4 * 2 + e % 2);
 }

@@ -1,0 +1,74 @@
+"""The Families of gemm_sm90: Hopper's own products, one Family for each scheme of the folder."""
+
+from __future__ import annotations
+
+from types import ModuleType
+
+from kernelwright.families.family import Config, DeviceFacts, Family, Space
+from kernelwright.families.gemm_sm90 import persistent, ring, tiny, whole_k
+from kernelwright.families.gemm_sm90 import render as _render
+from kernelwright.records import Candidate, Workload
+
+
+class Scheme(Family):
+    """fp16 and bf16 in and out, fp32 accumulation, any layout. `scheme` is the Python module beside the kernel of the same name."""
+
+    scheme: ModuleType
+
+    def refuses(self, w: Workload, device: DeviceFacts) -> str | None:
+        if w.problem != "gemm":
+            return "it multiplies matrices only (problem `gemm`)"
+        if device.sm != 90:
+            return "it is written in Hopper's instructions (sm_90a)"
+        if w.dtype not in ("fp16", "bf16") or w.accumulate != "fp32":
+            return f"it multiplies fp16 and bf16 and accumulates in fp32, not {w.dtype} in {w.accumulate}"
+        if w.layout not in ("nn", "nt", "tn", "tt"):
+            return f"layout {w.layout!r} is none of nn, nt, tn, tt"
+        if big := [f"{axis} = {size}" for axis, size in w.axes.items() if size >= 2**31 - 256]:
+            return f"its indices along an axis have 32 bits: {', '.join(big)}"
+        rows = {"a": w.axes["K" if w.layout[0] == "n" else "M"], "b": w.axes["N" if w.layout[1] == "n" else "K"]}
+        if odd := [f"{name}: {length} elements" for name, length in rows.items() if length % 8]:
+            return f"TMA needs rows of a multiple of 16 bytes ({', '.join(odd)})"
+        if 0 in w.axes.values():
+            return "it has nothing for empty matrices"
+        return None
+
+    def space(self, w: Workload, device: DeviceFacts) -> Space:
+        return self.scheme.SPACE
+
+    def illegal(self, config: Config, w: Workload, device: DeviceFacts) -> str | None:
+        values = self.space(w, device)
+        if missing := sorted(set(values) - set(config)):
+            return f"it lacks {', '.join(missing)}"
+        for key, value in config.items():
+            if key not in values:
+                return f"{key} is not a choice here"
+            if value not in values[key]:
+                return f"{key} = {value} is not among {', '.join(map(str, values[key]))}"
+        return self.scheme.illegal(config, w, device)
+
+    def seeds(self, w: Workload, device: DeviceFacts) -> tuple[Config, ...]:
+        return self.scheme.seeds(w, device)
+
+    def render(self, config: Config, w: Workload, device: DeviceFacts) -> Candidate:
+        return _render.render(self.scheme, config, w, device, self.origin(config))
+
+
+class Persistent(Scheme):
+    name = "gemm_sm90_persistent"
+    scheme = persistent
+
+
+class Ring(Scheme):
+    name = "gemm_sm90_ring"
+    scheme = ring
+
+
+class WholeK(Scheme):
+    name = "gemm_sm90_whole_k"
+    scheme = whole_k
+
+
+class Tiny(Scheme):
+    name = "gemm_sm90_tiny"
+    scheme = tiny

@@ -1,0 +1,255 @@
+// C = A B on Hopper for large shapes: persistent blocks, one warpgroup that loads, two or three that multiply.
+//
+// A block stays on its multiprocessor and takes one tile after another. One thread of the producer warpgroup fills a ring of
+// stages by TMA, tiles ahead of the others if there is room; the consumer warpgroups multiply from it and keep one group of wgmma
+// in flight, so a stage is handed back when the next one's has been issued and its own is done. C leaves by TMA while the next
+// tile is multiplied.
+// - cooperative: the consumers share a tile, consumers_p x consumers_q of them.
+// - ping-pong: two consumers, each with a tile of its own; they take turns at the tensor cores, so that the epilogue of one hides
+//   behind the main loop of the other.
+// The blocks of a cluster work on neighbouring tiles; each loads its part of what they share and multicasts it.
+#include "kernelwright/barrier.cuh"
+#include "kernelwright/copy.cuh"
+#include "kernelwright/layout.cuh"
+#include "kernelwright/mma.cuh"
+#include "kernelwright/numeric.cuh"
+#include "kernelwright/pdl.cuh"
+#include "kernelwright/tma.cuh"
+#include "kernelwright/wgmma.cuh"
+#include "operands.cuh"
+#include "epilogue_store.cuh"
+#include "workspace_reduce.cuh"
+
+// config: begin (render.py fills in another)
+struct Config {
+    using Element = kw::f16;
+    static constexpr bool p_k_contiguous = true, q_k_contiguous = true;
+    static constexpr bool swap = false;
+    static constexpr int block_p = 128, block_q = 256, block_k = 64;
+    static constexpr int split_k = 1;        // parts of K in different blocks, which meet in the workspace
+    static constexpr bool dependent = false;  // programmatic dependent launch
+    static constexpr bool pingpong = false;
+    static constexpr int consumers_p = 2, consumers_q = 1;  // how the consumer warpgroups share a tile; ping-pong: 1, 1
+    static constexpr int stages = 4;
+    static constexpr int store_buffers = 2;
+    static constexpr int cluster_p = 2, cluster_q = 1;
+    static constexpr int raster_group = 8;       // tiles walked together
+    static constexpr bool raster_along_q = false;  // groups of columns of tiles, else of rows
+    static constexpr kw::Evict evict_p = kw::Evict::normal, evict_q = kw::Evict::normal;
+};
+// config: end
+
+using Element = Config::Element;
+constexpr int consumers = Config::pingpong ? 2 : Config::consumers_p * Config::consumers_q;
+constexpr int threads = 128 * (1 + consumers);
+constexpr int cluster_blocks = Config::cluster_p * Config::cluster_q;
+constexpr int span_p = Config::cluster_p * Config::block_p, span_q = Config::cluster_q * Config::block_q;  // of a cluster's tiles
+constexpr int stages = Config::stages;
+
+// One consumer's sums: subtiles of 64 rows x slices of n columns. wgmma's N ends at 256; a wider tile takes more than one.
+constexpr int consumer_p = Config::block_p / Config::consumers_p, consumer_q = Config::block_q / Config::consumers_q;
+constexpr int subtiles = consumer_p / 64, slices = kw::ceil_div(consumer_q, 256), n = consumer_q / slices;
+static_assert(subtiles * 64 * Config::consumers_p == Config::block_p, "a consumer takes a multiple of 64 rows");
+static_assert(n * slices * Config::consumers_q == Config::block_q, "a consumer's columns divide into slices");
+
+using OperandP = Operand<Config::block_p, Config::block_k, Config::p_k_contiguous>;
+using OperandQ = Operand<n, Config::block_k, Config::q_k_contiguous>;  // as many side by side as there are slices
+constexpr int q_operands = Config::block_q / n;
+constexpr int stage_bytes = OperandP::bytes + q_operands * OperandQ::bytes;
+
+using Store = TileStore<Element, n, Config::swap, Config::store_buffers>;
+// named barriers: 0 is __syncthreads, 1 and 2 the turns of ping-pong, then one for each consumer
+constexpr int turn_barrier = 1, consumer_barrier = 3;
+
+// 65536 registers: what 128 producer threads give back the consumers get (setmaxnreg works on 168 a thread with 384 threads, 128
+// with 512)
+constexpr int producer_registers = consumers == 2 ? 40 : 32, consumer_registers = consumers == 2 ? 232 : 160;
+
+/// A stage of the ring and the parity of its present round.
+struct RingPosition {
+    int slot = 0;
+    unsigned parity = 0;
+
+    __device__ __forceinline__ void advance() {
+        if (++slot == stages) slot = 0, parity ^= 1;
+    }
+    __device__ __forceinline__ void skip(int steps) {
+        slot += steps % stages;
+        parity ^= steps / stages % 2;
+        if (slot >= stages) slot -= stages, parity ^= 1;
+    }
+};
+
+/// Steps of one part of K.
+__device__ __forceinline__ int part_begin(int k_steps, int part) { return k_steps * part / Config::split_k; }
+__device__ __forceinline__ int steps_of(int item, int k_steps) {
+    int part = item % Config::split_k;
+    return part_begin(k_steps, part + 1) - part_begin(k_steps, part);
+}
+
+/// What a block does at a time: its tile of the cluster's tiles, and a part of K. Parts of one tile follow each other, so that
+/// they are worked on at one time.
+struct Work {
+    int first_p, first_q, part, cluster_tile;
+};
+__device__ __forceinline__ Work work_of(int item, int P, int Q, int rank_p, int rank_q) {
+    const int tiles_p = kw::ceil_div(P, span_p), tiles_q = kw::ceil_div(Q, span_q), tile = item / Config::split_k;
+    int p, q;
+    if constexpr (Config::raster_along_q) {
+        kw::TileCoordinates at = kw::grouped_tile(tile, tiles_q, tiles_p, Config::raster_group);
+        p = at.n, q = at.m;
+    } else {
+        kw::TileCoordinates at = kw::grouped_tile(tile, tiles_p, tiles_q, Config::raster_group);
+        p = at.m, q = at.n;
+    }
+    return {p * span_p + rank_p * Config::block_p, q * span_q + rank_q * Config::block_q, item % Config::split_k, tile};
+}
+
+/// Grid: clusters of cluster_p * cluster_q blocks along x, at most one for each tile of a cluster. Dynamic shared memory: the
+/// stages, the store buffers, the full and empty barriers, one word for each consumer. partials, counters: split-K only.
+extern "C" __global__ void __launch_bounds__(threads, 1)
+    gemm(const __grid_constant__ CUtensorMap map_p, const __grid_constant__ CUtensorMap map_q,
+         const __grid_constant__ CUtensorMap map_c, int P, int Q, int K, float* partials, int* counters) {
+    extern __shared__ __align__(1024) unsigned char dynamic_smem[];
+    const unsigned ring = kw::shared_address(dynamic_smem), store_buffers = ring + stages * stage_bytes;
+    const unsigned full = store_buffers + consumers * Store::warpgroup_bytes, empty = full + stages * 8;
+    const unsigned flags = empty + stages * 8;
+    const int warp = kw::warp_index(), lane = threadIdx.x % 32;
+
+    const int rank = cluster_blocks > 1 ? int(kw::cluster_rank()) : 0;
+    const int rank_p = rank % Config::cluster_p, rank_q = rank / Config::cluster_p;
+    const int cluster = blockIdx.x / cluster_blocks, clusters = gridDim.x / cluster_blocks;
+    const int items = kw::ceil_div(P, span_p) * kw::ceil_div(Q, span_q) * Config::split_k;
+    const int k_steps = kw::ceil_div(K, Config::block_k);
+    // blocks that share rows or columns with this one, itself counted once: they fill its stages, and it fills theirs
+    constexpr int mates = Config::cluster_p + Config::cluster_q - 1;
+
+    if (warp == 0 && kw::elect_one()) {
+        kw::prefetch_tensor_map(&map_p);
+        kw::prefetch_tensor_map(&map_q);
+        kw::prefetch_tensor_map(&map_c);
+        for (int s = 0; s < stages; s++) {
+            kw::barrier_init(full + s * 8, 1);
+            kw::barrier_init(empty + s * 8, (Config::pingpong ? 1 : consumers) * 4 * mates);
+        }
+        kw::fence_barrier_init();
+    }
+    if constexpr (cluster_blocks > 1) {
+        __syncwarp();
+        kw::cluster_arrive_relaxed();
+        kw::cluster_wait();
+    } else {
+        __syncthreads();
+    }
+    if constexpr (Config::dependent) {
+        kw::grid_dependency_wait();
+        kw::launch_dependents();
+    }
+
+    RingPosition at;
+    if (warp < 4) {
+        kw::shrink_registers<producer_registers>();
+        if (warp == 0 && kw::elect_one()) {
+            unsigned short mask_p = 0, mask_q = 0;
+            for (int i = 0; i < Config::cluster_q; i++) mask_p |= 1u << (rank_p + i * Config::cluster_p);
+            for (int i = 0; i < Config::cluster_p; i++) mask_q |= 1u << (rank_q * Config::cluster_p + i);
+#pragma unroll 1
+            for (int item = cluster; item < items; item += clusters) {
+                const Work work = work_of(item, P, Q, rank_p, rank_q);
+                const int steps = steps_of(item, k_steps);
+                int k = part_begin(k_steps, work.part) * Config::block_k;
+#pragma unroll 1
+                for (int step = 0; step < steps; step++, k += Config::block_k) {
+                    const unsigned bar = full + at.slot * 8, to = ring + at.slot * stage_bytes;
+                    kw::barrier_wait(empty + at.slot * 8, at.parity ^ 1);
+                    kw::barrier_expect(bar, stage_bytes);
+                    OperandP::template load<Config::cluster_q>(to, &map_p, bar, work.first_p, k, rank_q, mask_p, Config::evict_p);
+#pragma unroll
+                    for (int i = 0; i < q_operands; i++)
+                        OperandQ::template load<Config::cluster_p>(to + OperandP::bytes + i * OperandQ::bytes, &map_q, bar,
+                                                                   work.first_q + i * n, k, rank_p, mask_q, Config::evict_q);
+                    at.advance();
+                }
+            }
+        }
+    } else {
+        kw::grow_registers<consumer_registers>();
+        const int consumer = warp / 4 - 1;
+        const int share_p = consumer % Config::consumers_p, share_q = Config::pingpong ? 0 : consumer / Config::consumers_p;
+        Store store(store_buffers + consumer * Store::warpgroup_bytes, consumer_barrier + consumer);
+
+        // lane i of each warp tells block i of the mates that a stage has been read
+        unsigned told = empty;
+        if constexpr (cluster_blocks > 1) {
+            int other = lane - Config::cluster_p;  // among the blocks of the other rank_q
+            int mate = lane < Config::cluster_p ? rank_q * Config::cluster_p + lane
+                       : lane < mates           ? rank_p + (other + (other >= rank_q)) * Config::cluster_p
+                                                : rank;
+            told = kw::cluster_address(empty, mate);
+        }
+        auto release = [&](int slot) {
+            if constexpr (cluster_blocks > 1) {
+                if (lane < mates) kw::barrier_arrive_cluster(told + slot * 8);
+            } else {
+                if (lane == 0) kw::barrier_arrive(told + slot * 8);
+            }
+        };
+
+        if (Config::pingpong && consumer == 1) at.skip(steps_of(cluster, k_steps));
+        const int first = cluster + (Config::pingpong ? consumer * clusters : 0), stride = (Config::pingpong ? 2 : 1) * clusters;
+        float sums[slices][subtiles][n / 2];
+#pragma unroll 1
+        for (int item = first; item < items; item += stride) {
+            const Work work = work_of(item, P, Q, rank_p, rank_q);
+            const int steps = steps_of(item, k_steps);
+            if (Config::pingpong && item != cluster) kw::named_sync(turn_barrier + consumer, 256);
+            int previous = 0;
+#pragma unroll 1
+            for (int step = 0; step < steps; step++) {
+                const unsigned p = ring + at.slot * stage_bytes;
+                const unsigned q = p + OperandP::bytes + share_q * slices * OperandQ::bytes;
+                kw::barrier_wait(full + at.slot * 8, at.parity);
+                kw::wgmma_fence();
+#pragma unroll
+                for (int i = 0; i < slices; i++)
+                    multiply_stage<Element, OperandP, OperandQ, subtiles, n, Config::block_k>(
+                        sums[i], p, share_p * consumer_p, q + i * OperandQ::bytes, step > 0);
+                kw::wgmma_commit();
+                kw::wgmma_wait<1>();
+                if (step > 0) release(previous);
+                previous = at.slot;
+                at.advance();
+            }
+            if (Config::pingpong && item + clusters < items) kw::named_arrive(turn_barrier + (consumer ^ 1), 256);
+            kw::wgmma_wait<0>();
+            release(previous);
+            if constexpr (Config::pingpong) at.skip(steps_of(item + clusters, k_steps));
+#pragma unroll
+            for (int i = 0; i < slices; i++) {
+#pragma unroll
+                for (int s = 0; s < subtiles; s++) kw::wgmma_settle(sums[i][s]);
+            }
+            if constexpr (Config::split_k > 1) {
+                constexpr int count = slices * subtiles * n / 2, shares = Config::pingpong ? 1 : consumers;
+                const int unit = (work.cluster_tile * cluster_blocks + rank) * shares + (Config::pingpong ? 0 : consumer);
+                float* room = partials + size_t(unit) * Config::split_k * count * 128;
+                if (!reduce_in_last_warpgroup<count>(&sums[0][0][0], room, counters + unit, work.part, Config::split_k,
+                                                     flags + consumer * 4, consumer_barrier + consumer))
+                    continue;
+            }
+#pragma unroll
+            for (int i = 0; i < slices; i++) {
+#pragma unroll
+                for (int s = 0; s < subtiles; s++)
+                    store.store(sums[i][s], &map_c, work.first_p + share_p * consumer_p + s * 64,
+                                work.first_q + (share_q * slices + i) * n);
+            }
+        }
+        store.finish();
+    }
+    if constexpr (cluster_blocks > 1) {  // a block must not end while others still tell it of stages they have read
+        __syncwarp();
+        kw::cluster_arrive_relaxed();
+        kw::cluster_wait();
+    }
+}

@@ -1,0 +1,177 @@
+"""One output tile per block, fed by a deep TMA ring: middle shapes. ring.cuh."""
+
+from __future__ import annotations
+
+from kernelwright.families.family import Config, DeviceFacts, Space
+from kernelwright.families.gemm_sm90 import sides
+from kernelwright.plan import cdiv
+from kernelwright.records import Expr, Launch, LaunchPlan, ScalarArg, TensorArg, Workload
+
+SMEM_LIMIT = 227 * 1024
+WGMMA_N = (8, 16, 32, 48, *range(64, 257, 16))
+OTHER_REGISTERS = 28
+"""What a consumer needs beside its sums: 26 with ptxas 13.0."""
+
+SPACE: Space = {
+    "scheme": ("ring",),
+    "swap": (False, True),
+    "block_p": (64, 128, 192, 256),
+    "block_q": WGMMA_N,
+    "block_k": (64, 128),
+    "stages": (2, 3, 4, 5, 6, 7, 8, 9, 10, 12, 14, 16),
+    "subtiles": (1, 2),
+    "cluster_p": (1, 2, 4),
+    "cluster_q": (1, 2, 4),
+    "split_k": (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16),
+    "raster_group": (0, 1, 2, 4, 8, 16),
+    "pdl": (False, True),
+}
+
+
+def _ints(c: Config, *names: str) -> list[int]:
+    return [int(c[name]) for name in names]
+
+
+def _extents(c: Config, w: Workload) -> tuple[int, int]:
+    p, q = sides.sides(c, w)
+    return w.axes[p.extent], w.axes[q.extent]
+
+
+def threads(c: Config) -> int:
+    return int(c["block_p"]) // int(c["subtiles"]) * 2 + 32
+
+
+def registers(c: Config) -> tuple[int, int]:
+    """(about what a consumer needs, what a thread can have). Warps get registers in fours, one for each quarter of the multiprocessor: the
+    producer warp takes as many as a warpgroup."""
+    subtiles, bq = _ints(c, "subtiles", "block_q")
+    return subtiles * bq // 2 + OTHER_REGISTERS, min(255, 65536 // (cdiv(threads(c), 128) * 128) // 8 * 8)
+
+
+def illegal(c: Config, w: Workload, device: DeviceFacts) -> str | None:
+    """Why the config cannot run or cannot be worth running, or None."""
+    bp, bq, bk, stages, subtiles = _ints(c, "block_p", "block_q", "block_k", "stages", "subtiles")
+    cp, cq, split = _ints(c, "cluster_p", "cluster_q", "split_k")
+    if bp % (64 * subtiles):
+        return f"block_p = {bp} is no multiple of {subtiles} subtiles of 64 rows"
+    if cp * cq > 4:
+        return f"{cp} x {cq} tiles in a cluster; at most 4 share loads"
+    if cp * cq * split > 16:
+        return f"a cluster of {cp * cq * split} blocks; Hopper has at most 16"
+    for name, side, rows, parts in zip("pq", sides.sides(c, w), (bp, bq), (cq, cp), strict=True):
+        if side.k_contiguous:
+            if rows % (8 * parts):
+                return f"block_{name} = {rows} in {parts} parts cuts the 8 rows of a swizzle pattern"
+        elif rows % 16:
+            return f"block_{name} = {rows}: an operand with contiguous rows needs a multiple of 16"
+    p, q = _extents(c, w)
+    for name, extent, block, cluster in (("p", p, bp, cp), ("q", q, bq, cq)):
+        if cluster > max(1, cdiv(extent, block)):
+            return f"cluster_{name} = {cluster}, but there are only {cdiv(extent, block)} tiles"
+    steps = cdiv(w.axes["K"], bk)
+    if split > max(1, steps):
+        return f"K = {w.axes['K']} has fewer than {split} steps of {bk}"
+    if stages > max(2, cdiv(steps, split)):
+        return f"{stages} stages, but a block has only {cdiv(steps, split)} steps"
+    if c["raster_group"] == 0 and cdiv(q, bq * cq) > 65535:
+        return f"a grid without raster order has at most 65535 clusters along Q, this has {cdiv(q, bq * cq)}"
+    need, most = registers(c)
+    if need > most:
+        return f"about {need} registers a thread are needed, {threads(c)} threads leave {most}"
+    used, limit = smem_bytes(c, w), device.smem_per_block or SMEM_LIMIT
+    if used > limit:
+        return f"it takes {used / 1024:.0f} KB of shared memory, the device has {limit / 1024:.0f}"
+    return None
+
+
+def _partial_bytes(c: Config) -> int:
+    """The area where partial sums arrive: `split_k` times the largest share, in units of 16 x 8 sums."""
+    split = int(c["split_k"])
+    return split * cdiv(int(c["block_p"]) // 16 * int(c["block_q"]) // 8, split) * 512 if split > 1 else 0
+
+
+def _ring_bytes(c: Config, overlaid: int) -> int:
+    return max(int(c["stages"]) * (int(c["block_p"]) + int(c["block_q"])) * int(c["block_k"]) * 2, overlaid)
+
+
+def partials_apart(c: Config) -> bool:
+    """Partial sums have room beside the ring: no block need wait until the others' rings are empty."""
+    return int(c["split_k"]) > 1 and _ring_bytes(c, 0) + _partial_bytes(c) + _barrier_bytes(c) <= SMEM_LIMIT
+
+
+def _barrier_bytes(c: Config) -> int:
+    return int(c["stages"]) * 16 + 8
+
+
+def smem_bytes(c: Config, w: Workload) -> int:
+    partials = _partial_bytes(c)
+    if partials_apart(c):
+        return _ring_bytes(c, 0) + partials + _barrier_bytes(c)
+    return _ring_bytes(c, partials or int(c["block_p"]) * int(c["block_q"]) * 2) + _barrier_bytes(c)
+
+
+def struct(c: Config, w: Workload, device: DeviceFacts) -> list[str]:
+    return [
+        *sides.struct(c, w),
+        f"static constexpr int stages = {c['stages']}, subtiles = {c['subtiles']};",
+        f"static constexpr int cluster_p = {c['cluster_p']}, cluster_q = {c['cluster_q']};",
+        f"static constexpr int raster_group = {c['raster_group']};",
+        f"static constexpr bool partials_apart = {'true' if partials_apart(c) else 'false'};",
+    ]
+
+
+def plan(c: Config, w: Workload) -> LaunchPlan:
+    bp, bq, bk, cp, cq, split = _ints(c, "block_p", "block_q", "block_k", "cluster_p", "cluster_q", "split_k")
+    p, q = sides.sides(c, w)
+    blocks = cp * cq * split
+    clusters_p, clusters_q = f"cdiv({p.extent}, {bp * cp})", f"cdiv({q.extent}, {bq * cq})"
+    grid: tuple[Expr, Expr, Expr] = (f"{clusters_p} * {clusters_q} * {blocks}", 1, 1)
+    requires = sides.requires()
+    if c["raster_group"] == 0:
+        grid = (f"{clusters_p} * {blocks}", clusters_q, 1)
+        requires = (*requires, f"{clusters_q} <= 65535")
+    launch = Launch(
+        kernel="gemm",
+        args=(
+            sides.load_map(p, bp, bk, cq),
+            sides.load_map(q, bq, bk, cp),
+            TensorArg(name="c"),
+            *(ScalarArg(ctype="i32", value=name) for name in (p.extent, q.extent, "K", "ld_c")),
+        ),
+        grid=grid,
+        block=(threads(c), 1, 1),
+        cluster=(blocks, 1, 1),
+        smem=smem_bytes(c, w),
+        pdl=bool(c["pdl"]),
+    )
+    return LaunchPlan(launches=(launch,), requires=requires)
+
+
+def seeds(w: Workload, device: DeviceFacts) -> tuple[Config, ...]:
+    """One config of each of the eight tiles that a rough model puts first, with as many stages as fit."""
+    best: dict[tuple[int, int, int], tuple[float, Config]] = {}
+    tiles = [(bp, bq, 1) for bp in (64, 128) for bq in (16, 32, 48, 64, 96, 128, 192, 256)]
+    tiles += [(128, 128, 2), (128, 192, 2), (256, 64, 1), (256, 64, 2), (256, 128, 2), (192, 128, 1)]
+    for bp, bq, subtiles in tiles:
+        for swap in (False, True):
+            for cp, cq in ((1, 1), (2, 1), (1, 2)):
+                for split in (1, 2, 3, 4, 6, 8, 12, 16):
+                    c: Config = {
+                        "scheme": "ring", "swap": swap, "block_p": bp, "block_q": bq, "block_k": 64, "subtiles": subtiles, "cluster_p": cp,
+                        "cluster_q": cq, "split_k": split, "raster_group": 8, "pdl": False,
+                    }  # fmt: skip
+                    c["stages"] = next((s for s in reversed(SPACE["stages"]) if illegal(c | {"stages": s}, w, device) is None), 0)
+                    if c["stages"] and (us := _microseconds(c, w, device)) < best.get((bp, bq, subtiles), (float("inf"),))[0]:
+                        best[bp, bq, subtiles] = us, c
+    return tuple(c for _, c in sorted(best.values(), key=lambda x: x[0])[:8])
+
+
+def _microseconds(c: Config, w: Workload, device: DeviceFacts) -> float:
+    """A step of 64 along K costs the most of: 2048 products a clock; reads of shared memory by wgmma at 128 B/clk; loads from L2 at 48
+    B/clk (measured on an H200, all multiprocessors busy). A start costs 1.5 us, the sum over a cluster 0.6, of more than 8 blocks 0.9."""
+    bp, bq, cp, cq, split = _ints(c, "block_p", "block_q", "cluster_p", "cluster_q", "split_k")
+    p, q = _extents(c, w)
+    blocks = cdiv(p, bp * cp) * cdiv(q, bq * cq) * cp * cq * split
+    step = max(bp * bq * 64 / 2048, bp / 64 * (64 + bq), (bp / cq + bq / cp) * 128 / 48)
+    steps = cdiv(cdiv(w.axes["K"], 64), split)
+    return 1.5 + cdiv(blocks, max(1, device.sms)) * (steps * step / 1600 + 0.3) + (0 if split == 1 else 0.6 if split <= 8 else 0.9)

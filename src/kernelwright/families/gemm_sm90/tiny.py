@@ -1,0 +1,121 @@
+"""The tiniest products: mma.sync on fragments that come straight from global memory (tiny.cuh)."""
+
+from __future__ import annotations
+
+from kernelwright.families.family import Config, DeviceFacts, Space
+from kernelwright.families.gemm_sm90 import sides
+from kernelwright.plan import cdiv
+from kernelwright.records import Launch, LaunchPlan, ScalarArg, TensorArg, Workload
+
+SPACE: Space = {
+    "scheme": ("tiny",),
+    "swap": (False, True),
+    "block_p": (16, 32, 64),
+    "block_q": (8, 16, 32, 64),
+    "block_k": (32, 64, 128),
+    "warps": (1, 2, 4, 8, 16),
+    "split_k": (1,),
+    "pdl": (False, True),
+}
+
+OTHER_REGISTERS = 40
+"""What addresses and loop state take beside sums and fragments."""
+
+
+def _sizes(c: Config) -> tuple[int, int, int, int]:
+    return int(c["block_p"]), int(c["block_q"]), int(c["block_k"]), int(c["warps"])
+
+
+def batches(c: Config, w: Workload) -> int:
+    """Loads of block_k that each warp makes one after the other."""
+    return cdiv(w.axes["K"], int(c["block_k"]) * int(c["warps"]))
+
+
+def registers(c: Config) -> int:
+    block_p, block_q, block_k, _ = _sizes(c)
+    return block_p * block_q // 32 + block_k // 32 * (block_p + block_q) // 2 + OTHER_REGISTERS
+
+
+def illegal(c: Config, w: Workload, device: DeviceFacts) -> str | None:
+    p, q = sides.sides(c, w)
+    _, block_q, block_k, warps = _sizes(c)
+    if not (p.k_contiguous and q.k_contiguous):
+        return "fragments come straight from global memory only where both operands are contiguous along K (layout nt)"
+    if w.axes["K"] % 8:
+        return f"K = {w.axes['K']} cuts loads of 8 elements"
+    if warps > 1 and (warps - 1) * batches(c, w) * block_k >= w.axes["K"]:
+        return f"K = {w.axes['K']} leaves some of {warps} warps nothing to do"
+    if (need := registers(c)) > (most := min(255, 65536 // (32 * warps))):
+        return f"about {need} registers a thread are needed, {32 * warps} threads leave {most}"
+    if cdiv(w.axes[q.extent], block_q) > 65535:
+        return f"a grid has at most 65535 tiles along y, this has {cdiv(w.axes[q.extent], block_q)}"
+    used, limit = smem_bytes(c, w), device.smem_per_block or 227 * 1024
+    if used > limit:
+        return f"it takes {used / 1024:.0f} KB of shared memory, the device has {limit / 1024:.0f}"
+    return None
+
+
+def smem_bytes(c: Config, w: Workload) -> int:
+    """Each warp's partial sums, as rows of C with 16 bytes of padding."""
+    block_p, block_q, _, warps = _sizes(c)
+    rows, columns = (block_q, block_p) if c["swap"] else (block_p, block_q)
+    return warps * rows * (columns + 4) * 4
+
+
+def _full_tiles(c: Config, w: Workload) -> bool:
+    p, q = sides.sides(c, w)
+    block_p, block_q, block_k, warps = _sizes(c)
+    return not (w.axes[p.extent] % block_p or w.axes[q.extent] % block_q) and w.axes["K"] == batches(c, w) * block_k * warps
+
+
+def _wide_store(w: Workload) -> bool:
+    return w.axes["N"] % 8 == 0
+
+
+def struct(c: Config, w: Workload, device: DeviceFacts) -> list[str]:
+    return [
+        *sides.struct(c, w),
+        f"static constexpr int warps = {c['warps']}, batches = {batches(c, w)};",
+        f"static constexpr bool full_tiles = {'true' if _full_tiles(c, w) else 'false'};",
+        f"static constexpr bool wide_store = {'true' if _wide_store(w) else 'false'};",
+    ]
+
+
+def plan(c: Config, w: Workload) -> LaunchPlan:
+    p, q = sides.sides(c, w)
+    block_p, block_q, block_k, warps = _sizes(c)
+    capacity = batches(c, w) * block_k * warps
+    requires = [*sides.requires(), "K % 8 == 0"]
+    if _full_tiles(c, w):
+        requires += [f"{p.extent} % {block_p} == 0", f"{q.extent} % {block_q} == 0", f"K == {capacity}"]
+    else:
+        requires.append(f"K <= {capacity}")
+    if _wide_store(w):
+        requires += ["N % 8 == 0", "ld_c % 8 == 0", "align_c % 16 == 0"]
+    tensors = (TensorArg(name=p.tensor), TensorArg(name=q.tensor), TensorArg(name="c"))
+    scalars = (p.extent, q.extent, "K", f"ld_{p.tensor}", f"ld_{q.tensor}", "ld_c")
+    launch = Launch(
+        kernel="gemm",
+        args=(*tensors, *(ScalarArg(ctype="i32", value=name) for name in scalars)),
+        grid=(f"cdiv({p.extent}, {block_p})", f"cdiv({q.extent}, {block_q})", 1),
+        block=(32 * warps, 1, 1),
+        smem=smem_bytes(c, w),
+        pdl=bool(c["pdl"]),
+    )
+    return LaunchPlan(launches=(launch,), requires=tuple(requires))
+
+
+def seeds(w: Workload, device: DeviceFacts) -> tuple[Config, ...]:
+    """Tiles that spread over the chip first, then as many warps as have 32 of K each."""
+    found: list[Config] = []
+    for block_p, block_q in ((16, 16), (32, 16), (32, 32)):
+        for warps in (16, 8, 4, 2, 1):
+            for swap in (False, True):
+                c: Config = {
+                    "scheme": "tiny", "swap": swap, "block_p": block_p, "block_q": block_q,
+                    "block_k": 128 if w.axes["K"] >= 128 * warps else 64 if w.axes["K"] >= 64 * warps else 32,
+                    "warps": warps, "split_k": 1, "pdl": False,
+                }  # fmt: skip
+                if illegal(c, w, device) is None:
+                    found.append(c)
+    return tuple(found[:8])

@@ -1,0 +1,153 @@
+"""`Neighbours`: the search of one Workload of a suite, led by what was measured on the Workloads near it.
+
+Neighbours are Workloads of one kind (problem, types, layout), and near where their axes differ by few doublings. A config's prior is its
+mean speed on the nearest of them, each as a share of the best speed seen there: ratios against a rival would favour configs that were tried
+where the rival is weak. Configs that no neighbour knows come from the Families' seeds and the tile model, then from mutating the best.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections.abc import Iterable, Sequence
+
+from kernelwright.families.family import Config, DeviceFacts, Family
+from kernelwright.propose.configs import Point
+from kernelwright.propose.evolve import ATTEMPTS, Evolve
+from kernelwright.records import Candidate, Trial, Workload
+
+NEAR = 6
+"""Neighbours asked: as many as a point inside a grid of three axes has."""
+WINNERS = 3
+"""The winners of so many nearest neighbours are tried before anything else."""
+UNTRIED = 0.9
+"""Prior of a seed that no neighbour tried: after what did well there, before what did not."""
+HOPELESS = 0.7
+"""What was slower than this on the neighbours is not tried; mutation may still come back to it."""
+PARENTS = 4
+"""Mutations start from so many of the best."""
+
+Key = tuple[str, frozenset]
+"""A config as learnt: Family and choices."""
+
+
+def key_of(family: str, config: Config | dict) -> Key:
+    return family, frozenset(config.items())
+
+
+def distance(a: Workload, b: Workload) -> float:
+    """Doublings between the axes, Euclidean; infinity between Workloads of different kinds."""
+    if _kind(a) != _kind(b):
+        return math.inf
+    return math.dist(_place(a), _place(b))
+
+
+def _kind(w: Workload) -> tuple[object, ...]:
+    return w.problem, tuple(w.axes), w.dtype, w.accumulate, w.layout, w.source
+
+
+def _place(w: Workload) -> tuple[float, ...]:
+    return tuple(math.log2(max(n, 1)) for n in w.axes.values())
+
+
+def in_order(workloads: Iterable[Workload]) -> list[Workload]:
+    """Kind after kind, small to large (the product of the axes, which the FLOP follow, in classes of a factor of two), and inside a class
+    each next to its nearest: a path through the neighbours, on which each meets what the ones before it have shown."""
+    classes: dict[tuple[object, ...], dict[int, list[Workload]]] = {}
+    for w in dict.fromkeys(workloads):
+        classes.setdefault(_kind(w), {}).setdefault(round(sum(_place(w))), []).append(w)
+    path: list[Workload] = []
+    for sizes in classes.values():
+        for _, left in sorted(sizes.items()):
+            while left:
+                last = path[-1] if path else left[0]
+                path.append(left.pop(min(range(len(left)), key=lambda i: distance(last, left[i]))))
+    return path
+
+
+class Knowledge:
+    """How each config fared on each Workload of the suite."""
+
+    def __init__(self) -> None:
+        self._scores: dict[Workload, dict[Key, float]] = {}
+        self._right: dict[tuple[object, ...], dict[Workload, tuple[float, ...]]] = {}
+        """By kind: the places of Workloads on which something was right."""
+
+    def learn(self, w: Workload, candidate: Candidate, score: float) -> None:
+        """`score`: the higher the faster, -inf for a failure."""
+        origin = candidate.origin
+        if origin.kind == "family":
+            self._scores.setdefault(w, {})[key_of(origin.name, origin.config)] = max(score, 0.0)
+            if score > 0:
+                self._right.setdefault(_kind(w), {})[w] = _place(w)
+
+    def near(self, w: Workload, count: int = NEAR) -> list[Workload]:
+        """The nearest other Workloads on which something was right, nearest first."""
+        here = _place(w)
+        others = self._right.get(_kind(w), {})
+        found = heapq.nsmallest(count + 1, ((math.dist(here, place), i, other) for i, (other, place) in enumerate(others.items())))
+        return [other for _, _, other in found if other != w][:count]
+
+    def winners(self, w: Workload) -> list[Key]:
+        """The best configs of the nearest neighbours, the nearest one's first."""
+        return list(dict.fromkeys(max(s, key=s.__getitem__) for s in (self._scores[other] for other in self.near(w, WINNERS))))
+
+    def priors(self, w: Workload) -> dict[Key, float]:
+        """Every config that the nearest neighbours tried, the highest prior (0 to 1) first."""
+        shares: dict[Key, list[float]] = {}
+        for other in self.near(w):
+            scores = self._scores[other]
+            best = max(scores.values())
+            for key, score in scores.items():
+                shares.setdefault(key, []).append(score / best)
+        means = {key: sum(found) / len(found) for key, found in shares.items()}
+        return dict(sorted(means.items(), key=lambda item: item[1], reverse=True))
+
+
+class Neighbours(Evolve):
+    """Made by the loop over a suite, which shares one Knowledge among the searches of all its Workloads."""
+
+    name = "neighbours"
+
+    def __init__(
+        self,
+        workload: Workload,
+        families: Sequence[Family],
+        device: DeviceFacts,
+        knowledge: Knowledge,
+        seed: int = 0,
+        history: Iterable[Trial] = (),
+    ):
+        self.knowledge = knowledge
+        super().__init__(workload, families, device, seed, history)
+
+    def _set_up(self, seed: int) -> None:
+        super()._set_up(seed)
+        self._guesses = tuple(self._seeds)
+
+    def propose(self, n: int) -> list[Candidate]:
+        self._seeds = self._ranked()  # neighbours may have learnt since the last batch
+        return super().propose(n)
+
+    def _ranked(self) -> list[Point]:
+        """Winners of the nearest neighbours, then what neighbours know and the seeds, by prior."""
+        priors = dict.fromkeys(self._guesses, UNTRIED)
+        priors |= {p: prior for key, prior in self.knowledge.priors(self.workload).items() if (p := self._point(key))}
+        winners = [p for key in self.knowledge.winners(self.workload) if (p := self._point(key))]
+        rest = sorted((p for p, prior in priors.items() if prior >= HOPELESS), key=priors.__getitem__, reverse=True)
+        return [p for p in dict.fromkeys((*winners, *rest)) if p not in self.visited]
+
+    def _point(self, key: Key) -> Point | None:
+        """The neighbour's config here; None where it is not legal."""
+        family, config = key
+        point = self.space.point(family, dict(config))
+        return point if point is not None and self.space.legal(point) else None
+
+    def _choose(self) -> tuple[Point | None, tuple[str, ...]]:
+        """Children of the best from the start: where neighbours have spoken, the uniform draws that found a population are wasted."""
+        pool = sorted(self._era, key=self._era.__getitem__, reverse=True)[:PARENTS]
+        for _ in range(ATTEMPTS if pool else 0):
+            child, parents = self._child(pool)
+            if self._fresh(child):
+                return child, tuple(self.candidates[p] for p in parents)
+        return self._any(), ()

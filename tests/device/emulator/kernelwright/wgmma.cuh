@@ -1,0 +1,43 @@
+#pragma once
+#include "kernelwright/numeric.cuh"
+namespace kw {
+template <int Swizzle>
+unsigned long long wgmma_descriptor(unsigned address, unsigned leading, unsigned stride) {
+    static_assert(Swizzle == 128 || Swizzle == 64 || Swizzle == 32, "a swizzle is 128, 64 or 32 bytes");
+    if (address % 16 || leading % 16 || stride % 16 || address >> 18 || leading >> 18 || stride >> 18)
+        emulator::fail("a bad wgmma descriptor");
+    const unsigned long long mode = Swizzle == 128 ? 1 : Swizzle == 64 ? 2 : 3;
+    return mode << 62 | (unsigned long long)(stride >> 4) << 32 | (unsigned long long)(leading >> 4) << 16 | address >> 4;
+}
+
+inline void wgmma_fence() {
+    emulator::collective(emulator::op_wgmma_fence, nullptr, 0, [](const emulator::Lanes*) { emulator::my_warp().fenced = true; });
+}
+inline void wgmma_commit() {
+    emulator::collective(emulator::op_wgmma_commit, nullptr, 0,
+                         [](const emulator::Lanes*) { emulator::my_warp().matrix_group++; });
+}
+template <int Pending>
+void wgmma_wait() {
+    emulator::collective(emulator::op_wgmma_wait, nullptr, 0,
+                         [](const emulator::Lanes*) { emulator::finish_matrix(emulator::my_warp().matrix_group - Pending); });
+}
+template <int Count>
+void wgmma_settle(float (&)[Count]) {}
+
+template <class Element, int N, bool TransposedA, bool TransposedB>
+struct Wgmma {
+    static_assert(N == 8 || (N % 16 == 0 && N >= 16 && N <= 256), "wgmma.cuh has no such N");
+    static void run(float (&d)[N / 2], unsigned long long a, unsigned long long b, bool accumulate) {
+        emulator::MatrixArguments mine = {a, b, d, accumulate};
+        emulator::collective(emulator::op_wgmma, &mine, sizeof mine, [](const emulator::Lanes* lanes) {
+            emulator::MatrixOperation operation{};
+            operation.n = N;
+            operation.bf16 = is_bf16<Element>;
+            operation.transposed_p = TransposedA;
+            operation.transposed_q = TransposedB;
+            emulator::issue_matrix(lanes, std::move(operation));
+        });
+    }
+};
+}  // namespace kw

@@ -1,0 +1,102 @@
+"""The search led by neighbours: order, priors, and what is proposed first."""
+
+from __future__ import annotations
+
+import math
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from toy_family import BEST, DEVICE, Toy, W, judged
+
+from kernelwright.problems.suites import suite
+from kernelwright.propose.neighbours import HOPELESS, UNTRIED, Knowledge, Neighbours, distance, in_order, key_of
+from kernelwright.records import Workload
+
+SIZES = st.sampled_from([0, 1, 16, 64, 100, 4096])
+GEMM = st.builds(
+    lambda m, n, k, dtype, layout: Workload(problem="gemm", axes={"M": m, "N": n, "K": k}, dtype=dtype, layout=layout),
+    SIZES, SIZES, SIZES, st.sampled_from(["fp16", "bf16"]), st.sampled_from(["nn", "nt"]),
+)  # fmt: skip
+CONFIG = {**BEST, "bm": 64}
+
+
+def near(m: int) -> Workload:
+    return W.replace(axes={"M": m})
+
+
+@given(GEMM, GEMM, GEMM)
+def test_distance_is_a_metric_inside_a_kind(a, b, c):
+    assert distance(a, a) == 0 and distance(a, b) == distance(b, a)
+    assert distance(a, c) <= distance(a, b) + distance(b, c) + 1e-9 or math.isnan(distance(a, c))
+    assert math.isinf(distance(a, b)) == ((a.dtype, a.layout) != (b.dtype, b.layout))
+
+
+@given(st.lists(GEMM, max_size=12))
+def test_order_keeps_every_workload_once_and_grows(workloads):
+    path = in_order(workloads)
+    assert set(path) == set(workloads) and len(path) == len(set(workloads))
+    for kind in {(w.dtype, w.layout) for w in path}:
+        sizes = [round(sum(math.log2(max(n, 1)) for n in w.axes.values())) for w in path if (w.dtype, w.layout) == kind]
+        assert sizes == sorted(sizes)
+
+
+def test_the_thousand_products_follow_each_other():
+    path = in_order(suite("hgemm-1000"))
+    assert tuple(path[0].axes.values()) == (64, 64, 64) and min(path[-1].axes.values()) >= 12288
+    steps = sorted(distance(a, b) for a, b in pairwise(path))
+    assert steps[len(steps) // 2] < 1.5 and steps[int(0.95 * len(steps))] < 6
+
+
+def test_priors_are_shares_of_the_best_over_the_neighbours():
+    toy, knowledge = Toy(), Knowledge()
+    assert knowledge.priors(W) == {} and knowledge.winners(W) == []
+    good, poor, broken = (toy.render(c, W, DEVICE) for c in (BEST, CONFIG, {**BEST, "split": 8}))
+    for m, scores in ((128, (2.0, 1.0, -math.inf)), (256, (8.0, 6.0, 2.0))):
+        for candidate, score in zip((good, poor, broken), scores, strict=True):
+            knowledge.learn(near(m), candidate, score)
+    knowledge.learn(W.replace(dtype="fp16"), poor, 100.0)  # of another kind
+    priors = knowledge.priors(W)
+    assert list(priors) == [key_of("toy", dict(c.origin.config)) for c in (good, poor, broken)]
+    assert list(priors.values()) == pytest.approx([1.0, 0.625, 0.125])
+    assert knowledge.near(W) == [near(128), near(256)] and knowledge.near(near(128))[0] == near(256)
+    assert knowledge.winners(W) == [key_of("toy", BEST)]
+
+
+def test_the_winner_next_door_comes_first_and_hopeless_seeds_never():
+    toy, knowledge = Toy(), Knowledge()
+    seed = toy.seeds(W, DEVICE)[0]
+    for config, score in ((BEST, 4.0), (CONFIG, 4.0 * (UNTRIED + 0.05)), (seed, 4.0 * (HOPELESS - 0.1))):
+        knowledge.learn(near(128), toy.render(config, W, DEVICE), score)
+    proposer = Neighbours(W, [toy], DEVICE, knowledge)
+    first = [c.origin.config for c in proposer.propose(3)]
+    assert first == [BEST, CONFIG, toy.seeds(W, DEVICE)[1]]
+    for candidate in proposer.propose(8):
+        assert candidate.origin.proposer == "neighbours" and candidate.origin.config != seed
+
+
+def test_what_neighbours_learn_between_batches_is_used():
+    toy, knowledge = Toy(), Knowledge()
+    proposer = Neighbours(W, [toy], DEVICE, knowledge)
+    assert [c.origin.config for c in proposer.propose(2)] == list(toy.seeds(W, DEVICE))
+    knowledge.learn(near(32), toy.render(BEST, W, DEVICE), 4.0)
+    assert proposer.propose(1)[0].origin.config == BEST
+
+
+def test_illegal_here_is_not_proposed():
+    knowledge, big = Knowledge(), {**BEST, "bm": 256, "bn": 256, "stages": 8}
+    candidate = Toy().render(BEST, W, DEVICE)
+    knowledge.learn(near(32), candidate.replace(origin=candidate.origin.replace(config=big)), 9.0)
+    knowledge.learn(near(32), candidate.replace(origin=candidate.origin.replace(name="gone")), 9.0)
+    assert [c.origin.config for c in Neighbours(W, [Toy()], DEVICE, knowledge).propose(2)] == list(Toy().seeds(W, DEVICE))
+
+
+def test_children_of_the_best_from_the_first_and_an_exact_end():
+    toy = Toy(small=True, seeds=1)
+    proposer, seen = Neighbours(W, [toy], DEVICE, Knowledge(), seed=1), []
+    while batch := proposer.propose(4):
+        for candidate in batch:
+            seen.append(candidate.id)
+            proposer.learn(judged(candidate, toy.ratio(candidate.origin.config)))
+    assert len(seen) == len(set(seen)) == 36
