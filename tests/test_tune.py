@@ -190,10 +190,3 @@ def test_three_products_on_the_cpu(tmp_path):
     assert not done.unfinished and not done.skipped and 1 <= len(done.kernels) <= 3
     assert all(t.verdict.ok for t in done.selected)
     assert {e.workload for e in pack.save(tmp_path / "p", done.selected).entries} == set(three)
-
-
-def test_without_minutes_nothing_is_measured(tmp_path, evaluator):
-    with Archive(tmp_path / "a.db") as archive:
-        done = tune(TWENTY, target("fake"), archive, Limits(minutes=0.0, rivals=("eager",)), evaluator=evaluator)
-        assert not list(archive.trials())
-    assert set(done.unfinished) == set(TWENTY) and not done.kernels and not done.trials
