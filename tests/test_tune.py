@@ -173,7 +173,6 @@ def test_kill_9_and_the_same_command(home, tmp_path):
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
     assert found["kernels"] >= 1 and not found["unfinished"] and found["loss"] <= 0.01
-    assert "4/4" in done.stderr and "confirmed gemm:16x16x16:fp32:nn" in done.stderr
     assert len(pack.load(found["pack"]).entries) == 4
     with Archive(home / "archive.db") as archive:
         trials = list(archive.trials())
