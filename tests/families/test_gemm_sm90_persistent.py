@@ -35,7 +35,6 @@ def gemm(m: int, n: int, k: int, dtype: str = "fp16", layout: str = "nn") -> Wor
 
 
 BASE: Config = {
-    "scheme": "persistent",
     "swap": False,
     "schedule": "cooperative",
     "consumers_p": 2,

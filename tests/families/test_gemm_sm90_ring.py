@@ -26,7 +26,7 @@ def workload(m: int, n: int, k: int, layout: str = "nn", dtype: str = "fp16") ->
 
 
 def config(bp: int, bq: int, stages: int = 3, *, cluster: tuple[int, int] = (1, 1), split_k: int = 1, **more: int | bool) -> Config:
-    c: Config = {"scheme": "ring", "swap": False, "block_p": bp, "block_q": bq, "block_k": 64, "stages": stages, "subtiles": 1}
+    c: Config = {"swap": False, "block_p": bp, "block_q": bq, "block_k": 64, "stages": stages, "subtiles": 1}
     return c | {"cluster_p": cluster[0], "cluster_q": cluster[1], "split_k": split_k, "raster_group": 2, "pdl": False} | more
 
 

@@ -28,7 +28,6 @@ H200 = DeviceFacts(target="cuda:sm_90", sms=132, smem_per_block=227 * 1024)
 LAYOUTS = ("nn", "nt", "tn", "tt")
 
 WHOLE_K: Config = {
-    "scheme": "whole_k",
     "load": "cp_async",
     "swap": False,
     "block_p": 64,
@@ -38,13 +37,11 @@ WHOLE_K: Config = {
     "pdl": False,
 }
 TINY: Config = {
-    "scheme": "tiny",
     "swap": False,
     "block_p": 16,
     "block_q": 16,
     "block_k": 32,
     "warps": 2,
-    "split_k": 1,
     "pdl": False,
 }
 
@@ -72,7 +69,7 @@ class Case:
 
     @property
     def name(self) -> str:
-        return "-".join([self.scheme.SPACE["scheme"][0], self.w.name, *(f"{k}={v}" for k, v in self.changes.items())])
+        return "-".join([self.scheme.__name__.rpartition(".")[2], self.w.name, *(f"{k}={v}" for k, v in self.changes.items())])
 
 
 # ------------------------------------------------------------------------------------------------------------- emulation
@@ -260,5 +257,5 @@ def test_compiles_to_tensor_core_code_without_spills(case: Case) -> None:
     assert ("HMMA.16816.F32" in sass) == (case.scheme is tiny)
     assert ("LDGSTS" in sass) == (case.config.get("load") == "cp_async")
     assert ("UTMALDG" in sass) == (case.config.get("load") == "tma")
-    assert ("UCGABAR" in sass) == (int(case.config["split_k"]) > 1)
+    assert ("UCGABAR" in sass) == (int(case.config.get("split_k", 1)) > 1)
     assert ("ACQBULK" in sass) == bool(case.config["pdl"])  # griddepcontrol.wait

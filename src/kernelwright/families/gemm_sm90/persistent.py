@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 from kernelwright.families.family import Config, DeviceFacts, Space
-from kernelwright.families.gemm_sm90 import sides
+from kernelwright.families.gemm_sm90 import limits, sides
+from kernelwright.families.gemm_sm90.limits import ints
 from kernelwright.plan import cdiv
 from kernelwright.records import Launch, LaunchPlan, ScalarArg, TensorMapArg, Workload, WorkspaceArg
 
-SMEM_PER_BLOCK = 227 * 1024
 MOST_SUMS = {2: 192, 3: 128}
 """Sums one thread can hold, by consumer warpgroups, of 232 and 160 registers (ptxas 13.0: 208 spill and serialise wgmma)."""
 WIDEST_WGMMA = {2: 256, 3: 192}
 """With 512 threads ptxas starts from 128 registers, which hold no wgmma of 208 columns (it asks for 130)."""
 
 SPACE: Space = {
-    "scheme": ("persistent",),
     "swap": (False, True),
     "schedule": ("cooperative", "pingpong"),
     "consumers_p": (1, 2, 3),
@@ -36,10 +35,6 @@ SPACE: Space = {
 whose neighbouring tiles form a group. `evict`: which operand L2 keeps, while the other is first to leave."""
 
 
-def _int(c: Config, *keys: str) -> tuple[int, ...]:
-    return tuple(int(c[key]) for key in keys)
-
-
 def consumers(c: Config) -> int:
     """Consumer warpgroups of a block."""
     return 2 if c["schedule"] == "pingpong" else int(c["consumers_p"]) * int(c["consumers_q"])
@@ -59,8 +54,8 @@ def store_width(c: Config) -> int:
 
 def illegal(c: Config, w: Workload, device: DeviceFacts) -> str | None:
     """Why a config of SPACE's values cannot run, or None."""
-    bp, bq, bk, cp, cq = _int(c, "block_p", "block_q", "block_k", "cluster_p", "cluster_q")
-    share_p, share_q = _int(c, "consumers_p", "consumers_q")
+    bp, bq, bk, cp, cq = ints(c, "block_p", "block_q", "block_k", "cluster_p", "cluster_q")
+    share_p, share_q = ints(c, "consumers_p", "consumers_q")
     if c["schedule"] == "pingpong" and (share_p, share_q) != (1, 1):
         return "consumers in ping-pong share no tile: consumers_p and consumers_q are 1"
     if c["schedule"] == "cooperative" and (share_p, share_q) not in ((2, 1), (1, 2), (3, 1)):
@@ -83,26 +78,23 @@ def illegal(c: Config, w: Workload, device: DeviceFacts) -> str | None:
     k_steps = cdiv(w.axes["K"], bk)
     if int(c["split_k"]) > k_steps:
         return f"K = {w.axes['K']} has fewer than {c['split_k']} steps of {bk}"
-    used, limit = smem_bytes(c, w), device.smem_per_block or SMEM_PER_BLOCK
-    if used > limit:
-        return f"it takes {used / 1024:.1f} KB of shared memory, the device has {limit / 1024:.0f}"
-    return None
+    return limits.too_much_smem(smem_bytes(c, w), device)
 
 
 def smem_bytes(c: Config, w: Workload) -> int:
     """Dynamic shared memory, as the kernel lays it out: stages, store buffers, two barriers a stage, a word for each consumer."""
-    bp, bq, bk, stages, buffers = _int(c, "block_p", "block_q", "block_k", "stages", "store_buffers")
+    bp, bq, bk, stages, buffers = ints(c, "block_p", "block_q", "block_k", "stages", "store_buffers")
     return stages * (bp + bq) * bk * 2 + consumers(c) * buffers * store_width(c) * 128 + stages * 16 + consumers(c) * 4
 
 
 def struct(c: Config, w: Workload, device: DeviceFacts) -> list[str]:
     """The lines of Config."""
     policies = {"normal": ("normal", "normal"), "keep_p": ("last", "first"), "keep_q": ("first", "last")}[str(c["evict"])]
-    ints = ("consumers_p", "consumers_q", "stages", "store_buffers", "cluster_p", "cluster_q", "raster_group")
+    numbers = ("split_k", "consumers_p", "consumers_q", "stages", "store_buffers", "cluster_p", "cluster_q", "raster_group")
     return [
         *sides.struct(c, w),
         f"static constexpr bool pingpong = {'true' if c['schedule'] == 'pingpong' else 'false'};",
-        *(f"static constexpr int {key} = {c[key]};" for key in ints),
+        *(f"static constexpr int {key} = {c[key]};" for key in numbers),
         f"static constexpr bool raster_along_q = {'true' if c['raster'] == 'q' else 'false'};",
         f"static constexpr kw::Evict evict_p = kw::Evict::{policies[0]}, evict_q = kw::Evict::{policies[1]};",
     ]
@@ -110,7 +102,7 @@ def struct(c: Config, w: Workload, device: DeviceFacts) -> list[str]:
 
 def plan(c: Config, w: Workload) -> LaunchPlan:
     p, q = sides.sides(c, w)
-    bp, bq, bk, cp, cq, split = _int(c, "block_p", "block_q", "block_k", "cluster_p", "cluster_q", "split_k")
+    bp, bq, bk, cp, cq, split = ints(c, "block_p", "block_q", "block_k", "cluster_p", "cluster_q", "split_k")
     cluster, width = cp * cq, store_width(c)
     map_c = sides.store_map(64, width, "128B") if c["swap"] else sides.store_map(width, 16, sides.SWIZZLE[width])
     tiles = f"cdiv({p.extent}, {bp * cp}) * cdiv({q.extent}, {bq * cq})"
@@ -171,7 +163,7 @@ def _seed(
 ) -> Config | None:
     schedule, share_p, share_q, bp, bq = tile
     c: Config = {
-        "scheme": "persistent", "swap": swap, "schedule": schedule, "consumers_p": share_p, "consumers_q": share_q, "block_p": bp,
+        "swap": swap, "schedule": schedule, "consumers_p": share_p, "consumers_q": share_q, "block_p": bp,
         "block_q": bq, "block_k": 64, "cluster_p": cp, "cluster_q": cq, "raster": "p", "raster_group": 8, "evict": "normal",
         "split_k": split, "pdl": False,
     }  # fmt: skip
@@ -187,7 +179,7 @@ def _microseconds(c: Config, w: Workload, device: DeviceFacts) -> float:
     """The busiest block's time. A multiprocessor does about 5.4 MFLOP/us at the clock that 700 W leave and takes in about 80 KB/us from L2
     (48 B a clock, measured on an H200); a tile's epilogue takes about 1 us, which ping-pong hides but for the last."""
     p, q = sides.sides(c, w)
-    bp, bq, bk, cp, cq, split = _int(c, "block_p", "block_q", "block_k", "cluster_p", "cluster_q", "split_k")
+    bp, bq, bk, cp, cq, split = ints(c, "block_p", "block_q", "block_k", "cluster_p", "cluster_q", "split_k")
     items = cdiv(w.axes[p.extent], bp * cp) * cdiv(w.axes[q.extent], bq * cq) * split
     rounds = cdiv(items, max(1, device.sms // (cp * cq)))
     steps = cdiv(cdiv(w.axes["K"], bk), split)

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from kernelwright.families.family import Config, DeviceFacts, Space
-from kernelwright.families.gemm_sm90 import sides
+from kernelwright.families.gemm_sm90 import limits, sides
+from kernelwright.families.gemm_sm90.limits import ints
 from kernelwright.plan import cdiv
 from kernelwright.records import Expr, Launch, LaunchPlan, ScalarArg, TensorArg, Workload
 
-SMEM_LIMIT = 227 * 1024
 WGMMA_N = (8, 16, 32, 48, *range(64, 257, 16))
 OTHER_REGISTERS = 28
 """What a consumer needs beside its sums: 26 with ptxas 13.0."""
 
 SPACE: Space = {
-    "scheme": ("ring",),
     "swap": (False, True),
     "block_p": (64, 128, 192, 256),
     "block_q": WGMMA_N,
@@ -28,10 +27,6 @@ SPACE: Space = {
 }
 
 
-def _ints(c: Config, *names: str) -> list[int]:
-    return [int(c[name]) for name in names]
-
-
 def _extents(c: Config, w: Workload) -> tuple[int, int]:
     p, q = sides.sides(c, w)
     return w.axes[p.extent], w.axes[q.extent]
@@ -44,14 +39,14 @@ def threads(c: Config) -> int:
 def registers(c: Config) -> tuple[int, int]:
     """(about what a consumer needs, what a thread can have). Warps get registers in fours, one for each quarter of the multiprocessor: the
     producer warp takes as many as a warpgroup."""
-    subtiles, bq = _ints(c, "subtiles", "block_q")
+    subtiles, bq = ints(c, "subtiles", "block_q")
     return subtiles * bq // 2 + OTHER_REGISTERS, min(255, 65536 // (cdiv(threads(c), 128) * 128) // 8 * 8)
 
 
 def illegal(c: Config, w: Workload, device: DeviceFacts) -> str | None:
     """Why the config cannot run or cannot be worth running, or None."""
-    bp, bq, bk, stages, subtiles = _ints(c, "block_p", "block_q", "block_k", "stages", "subtiles")
-    cp, cq, split = _ints(c, "cluster_p", "cluster_q", "split_k")
+    bp, bq, bk, stages, subtiles = ints(c, "block_p", "block_q", "block_k", "stages", "subtiles")
+    cp, cq, split = ints(c, "cluster_p", "cluster_q", "split_k")
     if bp % (64 * subtiles):
         return f"block_p = {bp} is no multiple of {subtiles} subtiles of 64 rows"
     if cp * cq > 4:
@@ -73,15 +68,9 @@ def illegal(c: Config, w: Workload, device: DeviceFacts) -> str | None:
         return f"K = {w.axes['K']} has fewer than {split} steps of {bk}"
     if stages > max(2, cdiv(steps, split)):
         return f"{stages} stages, but a block has only {cdiv(steps, split)} steps"
-    if c["raster_group"] == 0 and cdiv(q, bq * cq) > 65535:
-        return f"a grid without raster order has at most 65535 clusters along Q, this has {cdiv(q, bq * cq)}"
-    need, most = registers(c)
-    if need > most:
-        return f"about {need} registers a thread are needed, {threads(c)} threads leave {most}"
-    used, limit = smem_bytes(c, w), device.smem_per_block or SMEM_LIMIT
-    if used > limit:
-        return f"it takes {used / 1024:.0f} KB of shared memory, the device has {limit / 1024:.0f}"
-    return None
+    if c["raster_group"] == 0 and (reason := limits.too_many_along_y(cdiv(q, bq * cq))):
+        return reason
+    return limits.too_many_registers(*registers(c), threads(c)) or limits.too_much_smem(smem_bytes(c, w), device)
 
 
 def _partial_bytes(c: Config) -> int:
@@ -96,7 +85,7 @@ def _ring_bytes(c: Config, overlaid: int) -> int:
 
 def partials_apart(c: Config) -> bool:
     """Partial sums have room beside the ring: no block need wait until the others' rings are empty."""
-    return int(c["split_k"]) > 1 and _ring_bytes(c, 0) + _partial_bytes(c) + _barrier_bytes(c) <= SMEM_LIMIT
+    return int(c["split_k"]) > 1 and _ring_bytes(c, 0) + _partial_bytes(c) + _barrier_bytes(c) <= limits.SMEM_PER_BLOCK
 
 
 def _barrier_bytes(c: Config) -> int:
@@ -113,6 +102,7 @@ def smem_bytes(c: Config, w: Workload) -> int:
 def struct(c: Config, w: Workload, device: DeviceFacts) -> list[str]:
     return [
         *sides.struct(c, w),
+        f"static constexpr int split_k = {c['split_k']};",
         f"static constexpr int stages = {c['stages']}, subtiles = {c['subtiles']};",
         f"static constexpr int cluster_p = {c['cluster_p']}, cluster_q = {c['cluster_q']};",
         f"static constexpr int raster_group = {c['raster_group']};",
@@ -121,7 +111,7 @@ def struct(c: Config, w: Workload, device: DeviceFacts) -> list[str]:
 
 
 def plan(c: Config, w: Workload) -> LaunchPlan:
-    bp, bq, bk, cp, cq, split = _ints(c, "block_p", "block_q", "block_k", "cluster_p", "cluster_q", "split_k")
+    bp, bq, bk, cp, cq, split = ints(c, "block_p", "block_q", "block_k", "cluster_p", "cluster_q", "split_k")
     p, q = sides.sides(c, w)
     blocks = cp * cq * split
     clusters_p, clusters_q = f"cdiv({p.extent}, {bp * cp})", f"cdiv({q.extent}, {bq * cq})"
@@ -129,7 +119,7 @@ def plan(c: Config, w: Workload) -> LaunchPlan:
     requires = sides.requires()
     if c["raster_group"] == 0:
         grid = (f"{clusters_p} * {blocks}", clusters_q, 1)
-        requires = (*requires, f"{clusters_q} <= 65535")
+        requires = (*requires, f"{clusters_q} <= {limits.GRID_Y}")
     launch = Launch(
         kernel="gemm",
         args=(
@@ -157,7 +147,7 @@ def seeds(w: Workload, device: DeviceFacts) -> tuple[Config, ...]:
             for cp, cq in ((1, 1), (2, 1), (1, 2)):
                 for split in (1, 2, 3, 4, 6, 8, 12, 16):
                     c: Config = {
-                        "scheme": "ring", "swap": swap, "block_p": bp, "block_q": bq, "block_k": 64, "subtiles": subtiles, "cluster_p": cp,
+                        "swap": swap, "block_p": bp, "block_q": bq, "block_k": 64, "subtiles": subtiles, "cluster_p": cp,
                         "cluster_q": cq, "split_k": split, "raster_group": 8, "pdl": False,
                     }  # fmt: skip
                     c["stages"] = next((s for s in reversed(SPACE["stages"]) if illegal(c | {"stages": s}, w, device) is None), 0)
@@ -169,7 +159,7 @@ def seeds(w: Workload, device: DeviceFacts) -> tuple[Config, ...]:
 def _microseconds(c: Config, w: Workload, device: DeviceFacts) -> float:
     """A step of 64 along K costs the most of: 2048 products a clock; reads of shared memory by wgmma at 128 B/clk; loads from L2 at 48
     B/clk (measured on an H200, all multiprocessors busy). A start costs 1.5 us, the sum over a cluster 0.6, of more than 8 blocks 0.9."""
-    bp, bq, cp, cq, split = _ints(c, "block_p", "block_q", "cluster_p", "cluster_q", "split_k")
+    bp, bq, cp, cq, split = ints(c, "block_p", "block_q", "cluster_p", "cluster_q", "split_k")
     p, q = _extents(c, w)
     blocks = cdiv(p, bp * cp) * cdiv(q, bq * cq) * cp * cq * split
     step = max(bp * bq * 64 / 2048, bp / 64 * (64 + bq), (bp / cq + bq / cp) * 128 / 48)

@@ -16,7 +16,6 @@ struct Config {
     static constexpr bool p_k_contiguous = true, q_k_contiguous = true;
     static constexpr bool swap = false;
     static constexpr int block_p = 16, block_q = 16, block_k = 32;
-    static constexpr int split_k = 1;
     static constexpr bool dependent = false;  // programmatic dependent launch
     static constexpr int warps = 2;
     static constexpr int batches = 1;         // loads of block_k that each warp makes; warps * batches * block_k is at least K

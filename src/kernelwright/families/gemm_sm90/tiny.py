@@ -3,27 +3,24 @@
 from __future__ import annotations
 
 from kernelwright.families.family import Config, DeviceFacts, Space
-from kernelwright.families.gemm_sm90 import sides
+from kernelwright.families.gemm_sm90 import limits, sides
+from kernelwright.families.gemm_sm90.limits import ints
 from kernelwright.plan import cdiv
 from kernelwright.records import Launch, LaunchPlan, ScalarArg, TensorArg, Workload
 
 SPACE: Space = {
-    "scheme": ("tiny",),
     "swap": (False, True),
     "block_p": (16, 32, 64),
     "block_q": (8, 16, 32, 64),
     "block_k": (32, 64, 128),
     "warps": (1, 2, 4, 8, 16),
-    "split_k": (1,),
     "pdl": (False, True),
 }
 
+SIZES = ("block_p", "block_q", "block_k", "warps")
+
 OTHER_REGISTERS = 40
 """What addresses and loop state take beside sums and fragments."""
-
-
-def _sizes(c: Config) -> tuple[int, int, int, int]:
-    return int(c["block_p"]), int(c["block_q"]), int(c["block_k"]), int(c["warps"])
 
 
 def batches(c: Config, w: Workload) -> int:
@@ -32,39 +29,36 @@ def batches(c: Config, w: Workload) -> int:
 
 
 def registers(c: Config) -> int:
-    block_p, block_q, block_k, _ = _sizes(c)
+    block_p, block_q, block_k, _ = ints(c, *SIZES)
     return block_p * block_q // 32 + block_k // 32 * (block_p + block_q) // 2 + OTHER_REGISTERS
 
 
 def illegal(c: Config, w: Workload, device: DeviceFacts) -> str | None:
     p, q = sides.sides(c, w)
-    _, block_q, block_k, warps = _sizes(c)
+    _, block_q, block_k, warps = ints(c, *SIZES)
     if not (p.k_contiguous and q.k_contiguous):
         return "fragments come straight from global memory only where both operands are contiguous along K (layout nt)"
     if w.axes["K"] % 8:
         return f"K = {w.axes['K']} cuts loads of 8 elements"
     if warps > 1 and (warps - 1) * batches(c, w) * block_k >= w.axes["K"]:
         return f"K = {w.axes['K']} leaves some of {warps} warps nothing to do"
-    if (need := registers(c)) > (most := min(255, 65536 // (32 * warps))):
-        return f"about {need} registers a thread are needed, {32 * warps} threads leave {most}"
-    if cdiv(w.axes[q.extent], block_q) > 65535:
-        return f"a grid has at most 65535 tiles along y, this has {cdiv(w.axes[q.extent], block_q)}"
-    used, limit = smem_bytes(c, w), device.smem_per_block or 227 * 1024
-    if used > limit:
-        return f"it takes {used / 1024:.0f} KB of shared memory, the device has {limit / 1024:.0f}"
-    return None
+    return (
+        limits.too_many_registers(registers(c), min(255, 65536 // (32 * warps)), 32 * warps)
+        or limits.too_many_along_y(cdiv(w.axes[q.extent], block_q))
+        or limits.too_much_smem(smem_bytes(c, w), device)
+    )
 
 
 def smem_bytes(c: Config, w: Workload) -> int:
     """Each warp's partial sums, as rows of C with 16 bytes of padding."""
-    block_p, block_q, _, warps = _sizes(c)
+    block_p, block_q, _, warps = ints(c, *SIZES)
     rows, columns = (block_q, block_p) if c["swap"] else (block_p, block_q)
     return warps * rows * (columns + 4) * 4
 
 
 def _full_tiles(c: Config, w: Workload) -> bool:
     p, q = sides.sides(c, w)
-    block_p, block_q, block_k, warps = _sizes(c)
+    block_p, block_q, block_k, warps = ints(c, *SIZES)
     return not (w.axes[p.extent] % block_p or w.axes[q.extent] % block_q) and w.axes["K"] == batches(c, w) * block_k * warps
 
 
@@ -83,7 +77,7 @@ def struct(c: Config, w: Workload, device: DeviceFacts) -> list[str]:
 
 def plan(c: Config, w: Workload) -> LaunchPlan:
     p, q = sides.sides(c, w)
-    block_p, block_q, block_k, warps = _sizes(c)
+    block_p, block_q, block_k, warps = ints(c, *SIZES)
     capacity = batches(c, w) * block_k * warps
     requires = [*sides.requires(), "K % 8 == 0"]
     if _full_tiles(c, w):
@@ -112,9 +106,9 @@ def seeds(w: Workload, device: DeviceFacts) -> tuple[Config, ...]:
         for warps in (16, 8, 4, 2, 1):
             for swap in (False, True):
                 c: Config = {
-                    "scheme": "tiny", "swap": swap, "block_p": block_p, "block_q": block_q,
+                    "swap": swap, "block_p": block_p, "block_q": block_q,
                     "block_k": 128 if w.axes["K"] >= 128 * warps else 64 if w.axes["K"] >= 64 * warps else 32,
-                    "warps": warps, "split_k": 1, "pdl": False,
+                    "warps": warps, "pdl": False,
                 }  # fmt: skip
                 if illegal(c, w, device) is None:
                     found.append(c)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from kernelwright.families.family import Config, DeviceFacts, Space
-from kernelwright.families.gemm_sm90 import sides
+from kernelwright.families.gemm_sm90 import limits, sides
+from kernelwright.families.gemm_sm90.limits import ints
 from kernelwright.families.gemm_sm90.sides import Side
 from kernelwright.plan import cdiv
 from kernelwright.records import Arg, Launch, LaunchPlan, ScalarArg, TensorArg, Workload
 
 SPACE: Space = {
-    "scheme": ("whole_k",),
     "load": ("cp_async", "tma"),
     "swap": (False, True),
     "block_p": (64, 128),
@@ -19,14 +19,11 @@ SPACE: Space = {
     "pdl": (False, True),
 }
 
+SIZES = ("block_p", "block_q", "block_k", "split_k")
+
 MOST_STAGES = {"cp_async": 16, "tma": 25}
 """The stages are unrolled. cp_async: 16 of 64 are twice the K up to which it won over TMA (512, measured on an H200), and more would
 be more code than the load saves; tma: what 227 KB hold of the smallest tile."""
-SMEM_PER_BLOCK = 227 * 1024
-
-
-def _sizes(c: Config) -> tuple[int, int, int, int]:
-    return int(c["block_p"]), int(c["block_q"]), int(c["block_k"]), int(c["split_k"])
 
 
 def _extents(c: Config, w: Workload) -> tuple[Side, Side, int, int, int]:
@@ -42,7 +39,7 @@ def stages(c: Config, w: Workload) -> int:
 def tails(c: Config, w: Workload) -> str:
     """How much cp_async must check; `Tails` of whole_k.cuh."""
     p, q, rows_p, rows_q, k = _extents(c, w)
-    block_p, block_q, block_k, split = _sizes(c)
+    block_p, block_q, block_k, split = ints(c, *SIZES)
     if rows_p % block_p == 0 and rows_q % block_q == 0 and k == stages(c, w) * block_k * split:
         return "none"
     contiguous = (k if p.k_contiguous else rows_p, k if q.k_contiguous else rows_q)
@@ -51,27 +48,22 @@ def tails(c: Config, w: Workload) -> str:
 
 def illegal(c: Config, w: Workload, device: DeviceFacts) -> str | None:
     _, q, _, rows_q, k = _extents(c, w)
-    block_p, block_q, block_k, split = _sizes(c)
+    block_p, block_q, block_k, split = ints(c, *SIZES)
     if not q.k_contiguous and block_q % 16:
         return f"block_q = {block_q} is no multiple of 16, the narrowest tile of an operand whose rows are contiguous"
     lines = block_p // 4  # of 128 bytes, that one pass of all threads copies
     if c["load"] == "cp_async" and q.k_contiguous and block_q % lines and lines % block_q:
         return f"{block_q} rows of Q do not divide into passes of {lines}"
-    if cdiv(rows_q, block_q) > 65535:
-        return f"a grid has at most 65535 tiles along y, this has {cdiv(rows_q, block_q)}"
     if split > 1 and (split - 1) * stages(c, w) * block_k >= k:
         return f"K = {k} leaves some of {split} blocks nothing to do"
     if stages(c, w) > (most := MOST_STAGES[str(c["load"])]):
         return f"{stages(c, w)} stages a block; {c['load']} has at most {most}"
-    used, limit = smem_bytes(c, w), device.smem_per_block or SMEM_PER_BLOCK
-    if used > limit:
-        return f"it takes {used / 1024:.0f} KB of shared memory, the device has {limit / 1024:.0f}"
-    return None
+    return limits.too_many_along_y(cdiv(rows_q, block_q)) or limits.too_much_smem(smem_bytes(c, w), device)
 
 
 def smem_bytes(c: Config, w: Workload) -> int:
     """Stages; the tile of C on its way out, or what the blocks of the cluster send (16 x 8 sums of fp32 a unit); mbarriers."""
-    block_p, block_q, block_k, split = _sizes(c)
+    block_p, block_q, block_k, split = ints(c, *SIZES)
     tiles = stages(c, w) * (block_p + block_q) * block_k * 2
     area = block_p * block_q * 2 if split == 1 else split * cdiv(block_p * block_q // 128, split) * 512
     return tiles + area + 8 + (8 * stages(c, w) if c["load"] == "tma" else 0)
@@ -80,6 +72,7 @@ def smem_bytes(c: Config, w: Workload) -> int:
 def struct(c: Config, w: Workload, device: DeviceFacts) -> list[str]:
     return [
         *sides.struct(c, w),
+        f"static constexpr int split_k = {c['split_k']};",
         f"static constexpr int stages = {stages(c, w)};",
         f"static constexpr Load load = Load::{c['load']};",
         f"static constexpr Tails tails = Tails::{tails(c, w) if c['load'] == 'cp_async' else 'none'};",
@@ -88,7 +81,7 @@ def struct(c: Config, w: Workload, device: DeviceFacts) -> list[str]:
 
 def plan(c: Config, w: Workload) -> LaunchPlan:
     p, q, *_ = _extents(c, w)
-    block_p, block_q, block_k, split = _sizes(c)
+    block_p, block_q, block_k, split = ints(c, *SIZES)
     capacity = stages(c, w) * block_k * split
     requires = list(sides.requires())
     operands: tuple[Arg, Arg]
@@ -126,7 +119,7 @@ def seeds(w: Workload, device: DeviceFacts) -> tuple[Config, ...]:
             for split in SPACE["split_k"]:
                 for load in ("cp_async", "tma"):
                     c: Config = {
-                        "scheme": "whole_k", "load": load, "swap": swap, "block_p": block_p, "block_q": block_q,
+                        "load": load, "swap": swap, "block_p": block_p, "block_q": block_q,
                         "block_k": 64, "split_k": int(split), "pdl": False,
                     }  # fmt: skip
                     if illegal(c, w, device) is None:
@@ -139,7 +132,7 @@ def _microseconds(c: Config, w: Workload, device: DeviceFacts) -> float:
     multiprocessor takes in about 80 KB/us from L2; a reduction costs 0.6, 1 more for 20 KB of sums and 0.3 more for 16 blocks;
     TMA takes 0.3 to set up, and beyond K = 512 a block is worth it."""
     _, _, rows_p, rows_q, _ = _extents(c, w)
-    block_p, block_q, block_k, split = _sizes(c)
+    block_p, block_q, block_k, split = ints(c, *SIZES)
     k = stages(c, w) * block_k
     waves = cdiv(cdiv(rows_p, block_p) * cdiv(rows_q, block_q) * split, max(1, device.sms))
     load = 0.3 if c["load"] == "tma" else max(0, k - 512) / 512

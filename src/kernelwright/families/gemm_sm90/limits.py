@@ -1,0 +1,26 @@
+"""What a block can have on Hopper, as the clauses that `illegal` gives back: the same for every scheme."""
+
+from __future__ import annotations
+
+from kernelwright.families.family import Config, DeviceFacts
+
+SMEM_PER_BLOCK = 227 * 1024
+"""Most dynamic shared memory, bytes (CUDA programming guide, compute capability 9.0)."""
+GRID_Y = 65535
+
+
+def ints(c: Config, *keys: str) -> tuple[int, ...]:
+    return tuple(int(c[key]) for key in keys)
+
+
+def too_much_smem(used: int, device: DeviceFacts) -> str | None:
+    limit = device.smem_per_block or SMEM_PER_BLOCK
+    return f"it takes {used / 1024:.1f} KB of shared memory, the device has {limit / 1024:.0f}" if used > limit else None
+
+
+def too_many_registers(need: int, most: int, threads: int) -> str | None:
+    return f"about {need} registers a thread are needed, {threads} threads leave {most}" if need > most else None
+
+
+def too_many_along_y(tiles: int) -> str | None:
+    return f"a grid has at most {GRID_Y} tiles along y, this has {tiles}" if tiles > GRID_Y else None
