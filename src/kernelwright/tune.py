@@ -101,16 +101,8 @@ class Listener(Protocol):
     def skipped(self, w: Workload, reason: str) -> None: ...
 
 
-class Silent:
+class Silent(Listener):
     """Tells nobody."""
-
-    def screened(self, w: Workload, trials: Sequence[Trial], done: float) -> None: ...
-
-    def searched(self, w: Workload, done: float) -> None: ...
-
-    def confirmed(self, w: Workload, trials: Sequence[Trial], done: float) -> None: ...
-
-    def skipped(self, w: Workload, reason: str) -> None: ...
 
 
 @dataclass(frozen=True)

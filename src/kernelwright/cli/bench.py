@@ -55,8 +55,9 @@ def register(app: typer.Typer) -> None:
             peaks = evaluator.peaks
             for index, w in enumerate(found, 1):
                 names = tuple(rival) if rival else rivals.names_for(w, device.name)
-                if unknown := sorted(set(names) - set(rivals.names_for(w, device.name, every=True))):
-                    raise typer.BadParameter(f"no rival {unknown[0]!r} for {w.name} on {device.name}")
+                known = rivals.names_for(w, device.name, every=True)
+                if unknown := sorted(set(names) - set(known)):
+                    raise typer.BadParameter(f"no rival {unknown[0]!r} for {w.name} on {device.name}; choose from {', '.join(known)}")
                 candidate = best_known(archive, w, device, evaluator.environment.device)
                 job = Job(workload=w, rivals=names, rungs=ALL_RUNGS, modes=modes, max_rounds=rounds, seconds=5.0, noise=True)
                 built = list(evaluator.builder.builds([candidate] if candidate else []))

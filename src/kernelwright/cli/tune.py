@@ -72,8 +72,9 @@ def register(app: typer.Typer) -> None:
         folder, found = out_dir(out), workloads_of(suite, dtype)[:limit]
         device = open_target(target)
         for w in found:
-            if unknown := sorted(set(rival or ()) - set(rivals.names_for(w, device.name, every=True))):
-                raise typer.BadParameter(f"no rival {unknown[0]!r} for {w.name} on {device.name}")
+            known = rivals.names_for(w, device.name, every=True)
+            if unknown := sorted(set(rival or ()) - set(known)):
+                raise typer.BadParameter(f"no rival {unknown[0]!r} for {w.name} on {device.name}; choose from {', '.join(known)}")
         limits = Limits(
             minutes=minutes,
             trials=trials,
@@ -113,7 +114,7 @@ def register(app: typer.Typer) -> None:
                 )
             if done.unfinished:
                 screen.print(f"{len(done.unfinished)} workloads are not confirmed; the same command with more --minutes goes on")
-            screen.print(f"report: {report or 'none'}\npack: {saved or 'none, nothing is right'}")
+            screen.print(f"report: {report or 'none'}\npack: {saved or 'none, nothing is confirmed as right'}")
         if not any(t.verdict.ok and t.candidate.kind != "rival" for t in done.trials):
             raise typer.Exit(NO_KERNEL)
 
