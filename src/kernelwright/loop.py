@@ -105,11 +105,7 @@ def optimize(
     anchor, own = names[:1], evaluator or Evaluator(target)
     try:
         environment, peaks = own.environment, own.peaks
-        history = [
-            t
-            for t in (archive.trials(workload=w) if resume else ())
-            if (t.environment.device, t.environment.versions) == (environment.device, environment.versions)
-        ]
+        history = [t for t in (archive.trials(workload=w) if resume else ()) if t.environment.comparable(environment)]
         trials = [t for t in history if t.stage == "screen"]
         searcher = propose.make(proposer, w, families, device, seed=seed, history=trials)
         screen = screen_job(w, target.name, anchor)

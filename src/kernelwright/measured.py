@@ -25,7 +25,7 @@ class Measured:
         self.knowledge = Knowledge()
         for w in workloads:
             for t in archive.trials(workload=w):
-                if (t.environment.device, t.environment.versions) == (environment.device, environment.versions):
+                if t.environment.comparable(environment):
                     self._take(t)
 
     def record(self, trial: Trial) -> Trial:

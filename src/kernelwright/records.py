@@ -365,6 +365,10 @@ class Environment(Record, frozen=True, kw_only=True):
     """kernelwright, python, torch, compiler, cuBLASLt ..."""
     host: str = ""
 
+    def comparable(self, other: Environment) -> bool:
+        """Whether times made there count beside times made here: the same device and the same versions of everything."""
+        return (self.device, self.versions) == (other.device, other.versions)
+
 
 class Trial(Record, frozen=True, kw_only=True):
     """One row of the Archive, never changed afterwards."""

@@ -92,13 +92,17 @@ class Limits:
 class Listener(Protocol):
     """Told of every step. `done` is the share of the whole run, by estimated time."""
 
-    def screened(self, w: Workload, trials: Sequence[Trial], done: float) -> None: ...
+    def screened(self, w: Workload, trials: Sequence[Trial], done: float) -> None:
+        pass
 
-    def searched(self, w: Workload, done: float) -> None: ...
+    def searched(self, w: Workload, done: float) -> None:
+        pass
 
-    def confirmed(self, w: Workload, trials: Sequence[Trial], done: float) -> None: ...
+    def confirmed(self, w: Workload, trials: Sequence[Trial], done: float) -> None:
+        pass
 
-    def skipped(self, w: Workload, reason: str) -> None: ...
+    def skipped(self, w: Workload, reason: str) -> None:
+        pass
 
 
 class Silent(Listener):

@@ -65,14 +65,14 @@ def run():
 
 
 def test_disturbed_rounds_are_repeated_until_a_ratio_can_be_told(run):
-    timings, comparisons, _, _, _ = run(chain([NAN, 5.0, 5.0, NAN], repeat(5.0)), chain([10.0, NAN], repeat(10.0)))
+    timings, comparisons, _, _ = run(chain([NAN, 5.0, 5.0, NAN], repeat(5.0)), chain([10.0, NAN], repeat(10.0)))
     assert len(timings["own"].samples) == 4 and timings["own"].dropped > 0
     found = comparisons["own", "eager"]
     assert (found.ratio, found.rounds) == (2.0, 3)
 
 
 def test_a_machine_that_never_rests_ends_the_sampling(run):
-    timings, comparisons, _, own, _ = run(repeat(5.0), repeat(NAN))
+    timings, comparisons, own, _ = run(repeat(5.0), repeat(NAN))
     assert "eager" not in timings and not comparisons
     assert own.runs == PATIENCE * 3  # time is up at once, so the smallest number of rounds, four times
 

@@ -18,6 +18,7 @@ from kernelwright.cli.common import (
     open_archive,
     open_target,
     out_dir,
+    require_rivals,
     workloads_of,
 )
 
@@ -55,9 +56,7 @@ def register(app: typer.Typer) -> None:
             peaks = evaluator.peaks
             for index, w in enumerate(found, 1):
                 names = tuple(rival) if rival else rivals.names_for(w, device.name)
-                known = rivals.names_for(w, device.name, every=True)
-                if unknown := sorted(set(names) - set(known)):
-                    raise typer.BadParameter(f"no rival {unknown[0]!r} for {w.name} on {device.name}; choose from {', '.join(known)}")
+                require_rivals(names, w, device.name)
                 candidate = best_known(archive, w, device, evaluator.environment.device)
                 job = Job(workload=w, rivals=names, rungs=ALL_RUNGS, modes=modes, max_rounds=rounds, seconds=5.0, noise=True)
                 built = list(evaluator.builder.builds([candidate] if candidate else []))

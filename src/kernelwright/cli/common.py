@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -100,6 +101,15 @@ def workloads_of(text: str, dtype: str | None = None, layout: str | None = None,
         found = suites.suite(text)
         return tuple(w.replace(dtype=dtype) if dtype else w for w in found)
     return (resolve(text, dtype=dtype, layout=layout, accumulate=accumulate),)
+
+
+def require_rivals(names: Sequence[str], w: Any, target: str) -> None:
+    """Raises BadParameter with the names that there are."""
+    from kernelwright import rivals
+
+    known = rivals.names_for(w, target, every=True)
+    if unknown := sorted(set(names) - set(known)):
+        raise typer.BadParameter(f"no rival {unknown[0]!r} for {w.name} on {target}; choose from {', '.join(known)}")
 
 
 def warn_of_faults(w: Any, screen: Any) -> None:

@@ -21,6 +21,7 @@ from kernelwright.cli.common import (
     open_archive,
     open_target,
     out_dir,
+    require_rivals,
     workloads_of,
 )
 
@@ -58,7 +59,6 @@ def register(app: typer.Typer) -> None:
         json_output: Json = False,
     ) -> None:
         """Tune every workload of a suite and keep a small set of kernels in a pack. Goes on where an earlier run stopped."""
-        from kernelwright import rivals
         from kernelwright.cli.bench import rows, suite_slug
         from kernelwright.records import MODES
         from kernelwright.report import html, tables
@@ -72,9 +72,7 @@ def register(app: typer.Typer) -> None:
         folder, found = out_dir(out), workloads_of(suite, dtype)[:limit]
         device = open_target(target)
         for w in found:
-            known = rivals.names_for(w, device.name, every=True)
-            if unknown := sorted(set(rival or ()) - set(known)):
-                raise typer.BadParameter(f"no rival {unknown[0]!r} for {w.name} on {device.name}; choose from {', '.join(known)}")
+            require_rivals(rival or (), w, device.name)
         limits = Limits(
             minutes=minutes,
             trials=trials,

@@ -173,7 +173,7 @@ class Judge:
             return False
         bench.fill()
         limits = Limits(job.min_rounds, job.max_rounds, job.seconds, job.tolerance, job.noise)
-        timings, comparisons, _ = measure(
+        timings, comparisons = measure(
             bench.problem,
             job.workload,
             bench.buffers,

@@ -70,8 +70,8 @@ def measure(
     rng: torch.Generator,
     device: str,
     note: Callable[[str, str], None],
-) -> tuple[dict[str, Timing], dict[tuple[str, str], Comparison], dict[str, int]]:
-    """Timings by label, Comparisons by (candidate, rival), dropped samples by label. The buffers hold inputs on entry. A contender that
+) -> tuple[dict[str, Timing], dict[tuple[str, str], Comparison]]:
+    """Timings by label, Comparisons by (candidate, rival). The buffers hold inputs on entry. A contender that
     faults is left out from then on and holds its fault. The first candidate and the first rival decide when sampling has converged."""
     order = random.SystemRandom()
     for e in entrants:
@@ -208,7 +208,7 @@ def _converged(candidates: list[Entrant], rivals: list[Entrant], tolerance: floa
 
 def _summary(
     entrants: list[Entrant], candidates: list[Entrant], rivals: list[Entrant], again: list[float], mode: str, stopped: str
-) -> tuple[dict[str, Timing], dict[tuple[str, str], Comparison], dict[str, int]]:
+) -> tuple[dict[str, Timing], dict[tuple[str, str], Comparison]]:
     rng = np.random.default_rng(0)
     timings: dict[str, Timing] = {}
     for e in entrants:
@@ -251,4 +251,4 @@ def _summary(
                 noise_high=noise_high,
                 rounds=len(ratios),
             )
-    return timings, comparisons, {e.label: e.dropped for e in entrants}
+    return timings, comparisons

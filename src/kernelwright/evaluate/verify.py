@@ -141,7 +141,7 @@ class Ladder:
                 note(f"verify {name}")
                 self._variant(variant, shape, name)
 
-    def _case(self, w: Workload, buffers: Buffers, contender: Contender, case: Case, *, rung: str, name: str) -> Tensors:
+    def _case(self, w: Workload, buffers: Buffers, contender: Contender, case: Case, *, rung: str, name: str) -> None:
         inputs = self.problem.generate(w, case, self.rng, self.device)
         buffers.fill(inputs)
         buffers.poison()
@@ -179,7 +179,6 @@ class Ladder:
         if not judged.passed:
             limit = "must be bit-equal" if case.rung == "exact" else f"normalised error {judged.error:.3g}, at most {judged.bound:.3g}"
             raise CandidateFault(Outcome.WRONG_RESULT, f"{rung} rung, {name} inputs: {judged.note} ({limit})")
-        return outputs
 
     def _memory(self, buffers: Buffers, contender: Contender, inputs: Tensors, *, rung: str, name: str) -> None:
         """Inputs unchanged, guard bands intact."""

@@ -35,9 +35,11 @@ def names_for(w: Workload, target: str, *, every: bool = False) -> tuple[str, ..
     if target.startswith("cuda"):
         names.append("graph")
         if w.problem == "gemm":
-            # a user who may choose how B is stored has both of cuBLAS's classic layouts to compare with
-            others = [x for x in STORED if x != w.layout]
-            names += [*(VENDORS if every else VENDORS[:3]), *(f"{v}-{x}" for v in (VENDORS if every else VENDORS[:1]) for x in others)]
+            # cublaslt-all searches for seconds on each shape, so it is for those who ask; who may choose how B is stored has both of cuBLAS's
+            # classic layouts to compare with
+            own = VENDORS if every else [v for v in VENDORS if v != "cublaslt-all"]
+            stored = VENDORS if every else ["cublas"]
+            names += [*own, *(f"{vendor}-{layout}" for vendor in stored for layout in STORED if layout != w.layout)]
     if target == "fake":
         names = ["eager"]
     return tuple(names)

@@ -111,29 +111,29 @@ class _Handle:
     """cuBLAS's handle with our workspace; re-bound only when the stream changes."""
 
     def __init__(self) -> None:
-        self.library = load_library("cublas")
+        self.lib = load_library("cublas")
         handle = ctypes.c_void_p()
-        require(self.library.cublasCreate_v2(ctypes.byref(handle)), "cublasCreate")
+        require(self.lib.cublasCreate_v2(ctypes.byref(handle)), "cublasCreate")
         self.handle = handle
         self._stream = -1
         self._math = _DEFAULT_MATH
         size_t, pointer, integer = ctypes.c_size_t, ctypes.c_void_p, ctypes.c_int
-        self.library.cublasSetStream_v2.argtypes = [pointer, pointer]
-        self.library.cublasSetWorkspace_v2.argtypes = [pointer, pointer, size_t]
-        self.library.cublasSetMathMode.argtypes = [pointer, integer]
+        self.lib.cublasSetStream_v2.argtypes = [pointer, pointer]
+        self.lib.cublasSetWorkspace_v2.argtypes = [pointer, pointer, size_t]
+        self.lib.cublasSetMathMode.argtypes = [pointer, integer]
         ints, matrix = [integer] * 3, [pointer, integer, integer]
-        self.library.cublasGemmEx.argtypes = [pointer, integer, integer, *ints, pointer, *matrix, *matrix, pointer, *matrix] + [integer] * 2
+        self.lib.cublasGemmEx.argtypes = [pointer, integer, integer, *ints, pointer, *matrix, *matrix, pointer, *matrix] + [integer] * 2
 
     def bind(self, math: int) -> None:
         stream = torch.cuda.current_stream().cuda_stream
         if stream != self._stream:
-            require(self.library.cublasSetStream_v2(self.handle, stream), "cublasSetStream")
+            require(self.lib.cublasSetStream_v2(self.handle, stream), "cublasSetStream")
             # a change of stream takes the workspace away again
             space = workspace()
-            require(self.library.cublasSetWorkspace_v2(self.handle, space.data_ptr(), space.numel()), "cublasSetWorkspace")
+            require(self.lib.cublasSetWorkspace_v2(self.handle, space.data_ptr(), space.numel()), "cublasSetWorkspace")
             self._stream = stream
         if math != self._math:
-            require(self.library.cublasSetMathMode(self.handle, math), "cublasSetMathMode")
+            require(self.lib.cublasSetMathMode(self.handle, math), "cublasSetMathMode")
             self._math = math
 
 
@@ -155,7 +155,7 @@ def _gemm(w: Workload, one: Bound) -> Callable[[], Any]:
     alpha, beta = scalars(g)
     math = _DISALLOW_REDUCED_PRECISION_REDUCTION if exact_reduction(w) else _DEFAULT_MATH
     tensors = one.tensors
-    gemm, data = handle.library.cublasGemmEx, g.data_type
+    gemm, data = handle.lib.cublasGemmEx, g.data_type
     arguments = (
         handle.handle,
         g.op_first,
