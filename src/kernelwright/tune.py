@@ -24,7 +24,6 @@ import msgspec
 
 from kernelwright import rivals
 from kernelwright.archive import Archive
-from kernelwright.evaluate.build import Ahead
 from kernelwright.evaluate.evaluator import Evaluator, JudgeError
 from kernelwright.evaluate.jobs import ALL_RUNGS, Job
 from kernelwright.evaluate.timing import roofline_us
@@ -157,7 +156,6 @@ class Suite:
         self.workloads = in_order(workloads)
         self.target, self.evaluator, self.limits = target, evaluator, limits
         self.facts, self.modes = target.facts(), tuple(dict.fromkeys((headline_mode(target.name), *limits.modes)))
-        self.builds = Ahead(evaluator.builder, target.kind)
         self.session = SESSION + uuid.uuid4().hex[:8]
         self.started = time.monotonic()
         self.measured = Measured(self.workloads, archive, evaluator.environment, self.modes[0], self._counts)
@@ -253,7 +251,7 @@ class Suite:
         """The oldest of those whose candidates are built: it keeps the device, and with it its buffers and rivals, if it can."""
         while True:
             for one in under_way:
-                if self.builds.ready(one.batch):
+                if self.evaluator.builder.ready(one.batch):
                     return one
             time.sleep(POLL_SECONDS)
 
@@ -268,12 +266,12 @@ class Suite:
             each = one.seconds / max(1, one.count)
             count = min(count, max(1, int((one.allowed - one.seconds) / max(each, 1e-9))))
         one.batch = one.proposer.propose(count)
-        self.builds.want(one.batch)
+        self.evaluator.builder.want(one.batch)
         return bool(one.batch)
 
     def _screen(self, w: Workload, batch: Sequence[Candidate], listener: Listener, one: Search | None = None) -> bool:
         """Measures a batch; False if the judge was lost over it."""
-        built = list(self.builds.take(batch))
+        built = list(self.evaluator.builder.builds(batch))
         started, trials = time.monotonic(), []
         job = screen_job(w, self.target.name, rivals.names_for(w, self.target.name)[:1])
         with self._may_lose_judge(w, listener):
@@ -360,7 +358,7 @@ class Suite:
             times = self.measured.times(w)
             best = sorted(times, key=times.__getitem__)[:2]
             ids = dict.fromkeys((chosen, *best) if chosen in times else best)
-            built = list(self.builds.take([self.measured.candidates[i] for i in ids if i]))
+            built = list(self.evaluator.builder.builds([self.measured.candidates[i] for i in ids if i]))
             if not built:
                 break
             trials += [self.measured.record(t) for t in self.evaluator.evaluate_built(built, job, stage="confirm", session=self.session)]

@@ -1,8 +1,7 @@
 """Compiles candidates in a pool of processes apart from the device, into a content-addressed cache.
 
 A Build's key covers all that the artifact depends on, so a hit is always right. An artifact is made in a temporary folder beside its
-place and
-renamed there atomically; who loses a race uses the winner's. A compiler error is the candidate's Verdict.
+place and renamed there atomically; who loses a race uses the winner's. A compiler error is the candidate's Verdict.
 """
 
 from __future__ import annotations
@@ -102,6 +101,8 @@ class Builder:
         self._target = target
         self._jobs = jobs or max(1, len(os.sched_getaffinity(0)))
         self._pool: ProcessPoolExecutor | None = None
+        self._futures: dict[str, Future[tuple[str, str]]] = {}
+        """By Candidate: what has been asked for."""
 
     def __enter__(self) -> Builder:
         return self
@@ -110,8 +111,28 @@ class Builder:
         if self._pool is not None:
             self._pool.shutdown(wait=False, cancel_futures=True)
 
-    def submit(self, candidate: Candidate) -> Future[tuple[str, str]]:
-        """The Build in the background; `outcome` reads it."""
+    def want(self, candidates: Iterable[Candidate]) -> None:
+        """Has them built in the background; each once, however often it is asked for."""
+        for c in candidates:
+            if c.id not in self._futures and c.kind == self._target.kind:
+                self._futures[c.id] = self._submit(c)
+
+    def ready(self, candidates: Iterable[Candidate]) -> bool:
+        """Whether `builds` of them would not wait."""
+        return all(f.done() for c in candidates if (f := self._futures.get(c.id)))
+
+    def builds(self, candidates: Iterable[Candidate]) -> Iterator[tuple[Candidate, Build | Verdict | None]]:
+        """In the order given: the Build, the Verdict of one that does not compile, or None where nothing is compiled."""
+        candidates = list(candidates)
+        self.want(candidates)
+        for c in candidates:
+            future = self._futures.get(c.id)
+            if future is not None and isinstance(future.exception(), BrokenProcessPool):
+                # a compiler that is killed takes the pool and all that waits there with it: each is tried again alone before it is blamed
+                future = self._futures[c.id] = self._submit(c)
+            yield c, None if future is None else self._outcome(future)
+
+    def _submit(self, candidate: Candidate) -> Future[tuple[str, str]]:
         work = (_work, self._target.name, candidate.to_json().encode(), str(settings().builds))
         try:
             return self._running().submit(*work)
@@ -124,14 +145,7 @@ class Builder:
             self._pool = ProcessPoolExecutor(self._jobs, get_context("forkserver"), _ignore_interrupt)
         return self._pool
 
-    def builds(self, candidates: Iterable[Candidate]) -> Iterator[tuple[Candidate, Build | Verdict | None]]:
-        """In the order given: the Build, the Verdict of one that does not compile, or None where nothing is compiled."""
-        waiting = [(c, self.submit(c) if c.kind == self._target.kind else None) for c in candidates]
-        for candidate, future in waiting:
-            yield candidate, (None if future is None else self.outcome(future))
-
-    def outcome(self, future: Future[tuple[str, str]]) -> Build | Verdict:
-        """What came of a submitted candidate; waits for it."""
+    def _outcome(self, future: Future[tuple[str, str]]) -> Build | Verdict:
         try:
             kind, text = future.result()
         except BrokenProcessPool:
@@ -142,32 +156,3 @@ class Builder:
         if kind == "error":
             raise SettingsError(text)
         return Verdict(outcome=Outcome(kind), evidence=text)
-
-
-class Ahead:
-    """Builds asked for before they are needed: each candidate once, however many Workloads ask for it."""
-
-    def __init__(self, builder: Builder, kind: str):
-        """`kind`: of the candidates that are compiled at all."""
-        self._builder, self._kind = builder, kind
-        self._futures: dict[str, Future[tuple[str, str]]] = {}
-
-    def want(self, candidates: Iterable[Candidate]) -> None:
-        for c in candidates:
-            if c.id not in self._futures and c.kind == self._kind:
-                self._futures[c.id] = self._builder.submit(c)
-
-    def ready(self, candidates: Iterable[Candidate]) -> bool:
-        return all(f.done() for c in candidates if (f := self._futures.get(c.id)))
-
-    def take(self, candidates: Iterable[Candidate]) -> Iterator[tuple[Candidate, Build | Verdict | None]]:
-        """Like `Builder.builds`."""
-        candidates = list(candidates)
-        self.want(candidates)
-        for c in candidates:
-            future = self._futures.get(c.id)
-            if future is not None and isinstance(future.exception(), BrokenProcessPool):
-                # a compiler that is killed takes the pool and all that waits there with it: each is tried again alone before it is blamed
-                yield from self._builder.builds([c])
-            else:
-                yield c, None if future is None else self._builder.outcome(future)

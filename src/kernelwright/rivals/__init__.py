@@ -35,8 +35,8 @@ def names_for(w: Workload, target: str, *, every: bool = False) -> tuple[str, ..
     if target.startswith("cuda"):
         names.append("graph")
         if w.problem == "gemm":
-            # cublaslt-all searches for seconds on each shape, so it is for those who ask; who may choose how B is stored has both of cuBLAS's
-            # classic layouts to compare with
+            # cublaslt-all searches for seconds on each shape, so it is for those who ask; who may choose how B is stored compares with both
+            # of cuBLAS's classic layouts
             own = VENDORS if every else [v for v in VENDORS if v != "cublaslt-all"]
             stored = VENDORS if every else ["cublas"]
             names += [*own, *(f"{vendor}-{layout}" for vendor in stored for layout in STORED if layout != w.layout)]

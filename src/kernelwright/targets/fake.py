@@ -7,6 +7,7 @@ A candidate's source is a JSON script, all keys optional:
     writes   `input` (changes an input), `beyond` (writes past an output)
     fault    {"compile" | "load" | "run" | "time": OUTCOME}: raised there
     dies     true: the judge process exits in the run, as after an illegal address
+    kills    true: the compiling process is killed, as when memory runs out
     hangs    true: the run never ends
     cold_factor   device-cold takes this many times `us` (default 1.2)
 Rivals take 20 us each.
@@ -19,6 +20,7 @@ import json
 import os
 import platform
 import random
+import signal
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -48,7 +50,8 @@ class FakeTarget(Target):
         return hashlib.sha256(candidate.source.encode()).hexdigest()[:32]
 
     def compile(self, candidate: Candidate, directory: Path) -> Build:
-        _script(candidate, "compile")
+        if _script(candidate, "compile").get("kills"):
+            os.kill(os.getpid(), signal.SIGKILL)
         artifact = directory / "script.json"
         artifact.write_text(candidate.source)
         return Build(key=self.build_key(candidate), artifact=str(artifact), compiler="script", arch="fake")

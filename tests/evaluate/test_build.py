@@ -1,0 +1,52 @@
+"""The pool that compiles: order, cache, building ahead, and compilers that are killed."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+
+import pytest
+
+from kernelwright.evaluate.build import Builder
+from kernelwright.records import Build, Candidate, Origin, Outcome, Verdict
+from kernelwright.settings import settings
+from kernelwright.targets import target
+
+
+def scripted(**script) -> Candidate:
+    return Candidate(kind="fake", source=json.dumps(script), origin=Origin(kind="script"))
+
+
+@pytest.fixture
+def builder(tmp_path, monkeypatch) -> Iterator[Builder]:
+    monkeypatch.setenv("KERNELWRIGHT_HOME", str(tmp_path))
+    with Builder(target("fake"), 2) as one:
+        yield one
+
+
+def test_builds_come_in_order_and_faults_are_verdicts(builder):
+    wrong = scripted(fault={"compile": "COMPILE_ERROR"})
+    vendor = Candidate(kind="rival", source="eager", origin=Origin(kind="rival", name="eager"))
+    first, bad, none = builder.builds([scripted(us=1), wrong, vendor])
+    assert isinstance(first[1], Build) and (settings().builds / first[1].key[:2] / first[1].key).is_dir()
+    assert isinstance(bad[1], Verdict) and bad[1].outcome is Outcome.COMPILE_ERROR
+    assert none == (vendor, None)
+
+
+def test_what_was_wanted_is_built_once_and_ahead(builder):
+    some = [scripted(us=i) for i in range(1, 6)]
+    builder.want(some)
+    builder.want(some[:2])
+    found = list(builder.builds(some))
+    assert builder.ready(some) and [c for c, _ in found] == some
+    assert len({built.key for _, built in found}) == 5
+    assert list(builder.builds(some)) == found
+
+
+def test_a_killed_compiler_is_blamed_on_its_candidate_alone(builder):
+    some = [scripted(us=1), scripted(kills=True), scripted(us=2), scripted(us=3)]
+    builder.want(some)
+    outcomes = [built.outcome if isinstance(built, Verdict) else "built" for _, built in builder.builds(some)]
+    assert outcomes == ["built", Outcome.COMPILE_ERROR, "built", "built"]
+    ((_, after),) = builder.builds([scripted(us=4)])
+    assert isinstance(after, Build)
