@@ -28,13 +28,13 @@ from kernelwright.evaluate.evaluator import Evaluator, JudgeError
 from kernelwright.evaluate.jobs import ALL_RUNGS, Job
 from kernelwright.evaluate.timing import roofline_us
 from kernelwright.families import families_for
-from kernelwright.kernel_set import assign, cover
 from kernelwright.loop import CONFIRM_ATTEMPTS, headline_mode, screen_job
 from kernelwright.measured import Measured
 from kernelwright.problems import problem_of
 from kernelwright.propose import score
 from kernelwright.propose.neighbours import Neighbours, in_order, key_of
 from kernelwright.records import Candidate, Trial, Workload
+from kernelwright.runtime.kernel_set import assign, cover
 from kernelwright.targets.target import Peaks, Target
 
 SESSION = "tune-"

@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kernelwright.kernel_set import assign, cover
 from kernelwright.records import Workload
+from kernelwright.runtime.kernel_set import assign, cover
 
 WORKLOADS = [Workload(problem="gemm", axes={"M": m}) for m in range(1, 9)]
 TIMES = st.dictionaries(
