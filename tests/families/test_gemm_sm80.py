@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
-import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -18,12 +17,12 @@ from kernelwright.families.family import Config, DeviceFacts
 from kernelwright.families.gemm_sm80 import seeds as seeds_module
 from kernelwright.families.gemm_sm80 import space
 from kernelwright.plan import evaluate
-from kernelwright.problems.problem import TORCH_DTYPES
 from kernelwright.records import Candidate, Workload
 
 sys.path += [str(Path(__file__).parents[1] / "device" / "emulator"), str(Path(__file__).parents[1] / "device")]
 import emulate
 import nvrtc_helper
+import products
 
 FAMILY = family("gemm_sm80")
 H200 = DeviceFacts(target="cuda:sm_90", sms=132, smem_per_block=227 * 1024)
@@ -121,29 +120,9 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> None:
     emulate.prepare([(case.candidate, case.sm) for case in CASES], tmp_path_factory.mktemp("emulator"))
 
 
-def integers(rows: int, columns: int, dtype: str, pad: int, generator: torch.Generator) -> torch.Tensor:
-    """Small integers, exact in every type and sum; the padding of each row is NaN, which any read of it would spread.
-    Padded rows are multiples of 16 bytes."""
-    row = columns if pad == 0 else -(-(columns + pad) // 8) * 8
-    stored = torch.full((rows, row), float("nan"), dtype=TORCH_DTYPES[dtype])
-    stored[:, :columns] = torch.randint(-2, 3, (rows, columns), generator=generator).to(stored.dtype)
-    return stored[:, :columns]
-
-
 def check(case: Case, w: Workload, seed: int = 1) -> None:
-    m, n, k = (w.axes[x] for x in "MNK")
-    generator = torch.Generator().manual_seed(seed)
-    a = integers(m, k, w.dtype, case.pad, generator) if w.layout[0] == "n" else integers(k, m, w.dtype, case.pad, generator)
-    b = integers(k, n, w.dtype, case.pad, generator) if w.layout[1] == "n" else integers(n, k, w.dtype, case.pad, generator)
-    c = integers(m, n, w.dtype, case.pad, generator).fill_(float("nan"))
-    result = emulate.run(case.candidate, {"a": a, "b": b, "c": c}, w.axes, sm=case.sm, seed=seed, repeats=case.repeats)
-    expected = (a if w.layout[0] == "n" else a.t()).double() @ (b if w.layout[1] == "n" else b.t()).double()
-    assert torch.equal(c, expected.to(c.dtype)), f"{int((c != expected).sum())} of {c.numel()} elements are wrong"
-    if case.pad and m:
-        assert torch.as_strided(c, (m, c.stride(0) - n), (c.stride(0), 1), n)[:-1].isnan().all(), "padding of C was written"
+    result = products.check(case.candidate, w, sm=case.sm, inputs=seed, order=seed, repeats=case.repeats, pad=case.pad, aligned=False)
     assert result.conflicts == 0, "ldmatrix has bank conflicts"
-    if case.candidate.plan.workspace_zeroed:
-        assert not result.workspace.any(), "the workspace was not left zeroed"
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)

@@ -9,7 +9,6 @@ from functools import cached_property
 from pathlib import Path
 
 import pytest
-import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -17,13 +16,13 @@ from kernelwright.families.family import Config, DeviceFacts
 from kernelwright.families.gemm_sm90 import persistent
 from kernelwright.families.gemm_sm90.render import render
 from kernelwright.plan import evaluate
-from kernelwright.problems.problem import TORCH_DTYPES
 from kernelwright.records import Candidate, Origin, Workload
 from kernelwright.targets import nvrtc
 from kernelwright.targets.sass import sass_mix
 
 sys.path += [str(Path(__file__).parents[1] / "device" / "emulator")]
 import emulate
+import products
 
 H200 = DeviceFacts(target="cuda:sm_90", sms=132, smem_per_block=227 * 1024)
 LAYOUTS = ("nn", "nt", "tn", "tt")
@@ -131,29 +130,8 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> None:
     emulate.prepare([(case.candidate, 90) for case in CASES], tmp_path_factory.mktemp("emulator"))
 
 
-def integers(rows: int, columns: int, dtype: str, pad: int, generator: torch.Generator) -> torch.Tensor:
-    """Small integers, exact in every type and sum; the padding of each row is NaN, which any read of it would spread.
-    Rows are multiples of 16 bytes, and so is the address."""
-    stored = torch.full((rows, -(-(columns + pad) // 8) * 8), float("nan"), dtype=TORCH_DTYPES[dtype])
-    stored[:, :columns] = torch.randint(-2, 3, (rows, columns), generator=generator).to(stored.dtype)
-    return stored[:, :columns]
-
-
 def check(case: Case, w: Workload, seed: int = 1) -> None:
-    m, n, k = (w.axes[x] for x in "MNK")
-    generator = torch.Generator().manual_seed(seed)
-    a = integers(m, k, w.dtype, case.pad, generator) if w.layout[0] == "n" else integers(k, m, w.dtype, case.pad, generator)
-    b = integers(k, n, w.dtype, case.pad, generator) if w.layout[1] == "n" else integers(n, k, w.dtype, case.pad, generator)
-    c = integers(m, n, w.dtype, case.pad, generator).fill_(float("nan"))
-    result = emulate.run(case.candidate, {"a": a, "b": b, "c": c}, w.axes, sm=90, seed=seed, repeats=case.repeats)
-    expected = (a if w.layout[0] == "n" else a.t()).double() @ (b if w.layout[1] == "n" else b.t()).double()
-    assert torch.equal(c, expected.to(c.dtype)), f"{int((c != expected).sum())} of {c.numel()} elements are wrong"
-    if c.stride(0) > n:
-        assert torch.as_strided(c, (m, c.stride(0) - n), (c.stride(0), 1), n)[:-1].isnan().all(), "padding of C was written"
-    plan = case.candidate.plan
-    assert plan is not None
-    if plan.workspace_zeroed:
-        assert not result.workspace.any(), "the workspace was not left zeroed"
+    products.check(case.candidate, w, sm=90, inputs=seed, order=seed, repeats=case.repeats, pad=case.pad)
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)

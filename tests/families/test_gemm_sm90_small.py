@@ -16,13 +16,13 @@ from hypothesis import strategies as st
 
 from kernelwright.families.family import Config, DeviceFacts
 from kernelwright.families.gemm_sm90 import render, tiny, whole_k
-from kernelwright.problems.problem import TORCH_DTYPES
 from kernelwright.records import Candidate, Origin, Workload
 from kernelwright.targets import nvrtc
 
 sys.path += [str(Path(__file__).parents[1] / "device" / "emulator"), str(Path(__file__).parents[1] / "device")]
 import emulate
 import nvrtc_helper
+import products
 
 H200 = DeviceFacts(target="cuda:sm_90", sms=132, smem_per_block=227 * 1024)
 LAYOUTS = ("nn", "nt", "tn", "tt")
@@ -125,43 +125,25 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> None:
     emulate.prepare([(case.candidate, 90) for case in (*CASES, *GENERAL, *GENERAL_TINY)], tmp_path_factory.mktemp("emulator"))
 
 
-def integers(rows: int, columns: int, dtype: str, generator: torch.Generator) -> torch.Tensor:
-    """Small integers, exact in every type and sum. Rows start at multiples of 16 bytes; the padding is NaN, which any use would spread."""
-    stored = torch.full((rows, -(-columns // 8) * 8), float("nan"), dtype=TORCH_DTYPES[dtype])
-    stored[:, :columns] = torch.randint(-2, 3, (rows, columns), generator=generator).to(stored.dtype)
-    return stored[:, :columns]
-
-
-def product(case: Case, w: Workload, seed: int, order: int) -> torch.Tensor:
-    """C of the emulated kernel. `seed` makes the inputs, `order` that of threads and blocks. Checks that padding stays as it was."""
-    m, n, k = (w.axes[x] for x in "MNK")
-    generator = torch.Generator().manual_seed(seed)
-    a = integers(m, k, w.dtype, generator) if w.layout[0] == "n" else integers(k, m, w.dtype, generator)
-    b = integers(k, n, w.dtype, generator) if w.layout[1] == "n" else integers(n, k, w.dtype, generator)
-    c = integers(m, n, w.dtype, generator).fill_(float("nan"))
-    emulate.run(case.candidate, {"a": a, "b": b, "c": c}, w.axes, sm=90, seed=order)
-    expected = (a if w.layout[0] == "n" else a.t()).double() @ (b if w.layout[1] == "n" else b.t()).double()
-    assert torch.equal(c, expected.to(c.dtype)), f"{int((c != expected).sum())} of {c.numel()} elements are wrong"
-    if c.stride(0) > n:
-        assert torch.as_strided(c, (m, c.stride(0) - n), (c.stride(0), 1), n)[:-1].isnan().all(), "padding of C was written"
-    return c
+def check(case: Case, w: Workload, inputs: int, order: int) -> None:
+    products.check(case.candidate, w, sm=90, inputs=inputs, order=order)
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_product_is_exact(case: Case) -> None:
-    product(case, case.w, seed=1, order=1)
+    check(case, case.w, inputs=1, order=1)
 
 
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.integers(1, 100), st.integers(1, 100), st.integers(1, 256), st.sampled_from(GENERAL), st.integers(0, 1000))
 def test_whole_k_serves_any_shape(m: int, n: int, k: int, case: Case, seed: int) -> None:
-    product(case, case.w.replace(axes={"M": m, "N": n, "K": k}), seed, seed)
+    check(case, case.w.replace(axes={"M": m, "N": n, "K": k}), seed, seed)
 
 
 @settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.integers(1, 60), st.integers(1, 60), st.integers(1, 31), st.sampled_from(GENERAL_TINY), st.integers(0, 1000))
 def test_tiny_serves_any_aligned_shape(m: int, n: int, k: int, case: Case, seed: int) -> None:
-    product(case, case.w.replace(axes={"M": m, "N": n, "K": k * 8}), seed, seed)
+    check(case, case.w.replace(axes={"M": m, "N": n, "K": k * 8}), seed, seed)
 
 
 @pytest.mark.parametrize("case", [Case(gemm(64, 32, 512), {"split_k": 8, "swap": True}), Case(gemm(64, 32, 256, "nn"), {"split_k": 4})])
