@@ -45,7 +45,7 @@ def registers(c: Config) -> tuple[int, int]:
 
 def illegal(c: Config, w: Workload, device: DeviceFacts) -> str | None:
     """Why the config cannot run or cannot be worth running, or None."""
-    bp, bq, bk, stages, subtiles = ints(c, "block_p", "block_q", "block_k", "stages", "subtiles")
+    bp, bq, bk, subtiles = ints(c, "block_p", "block_q", "block_k", "subtiles")
     cp, cq, split = ints(c, "cluster_p", "cluster_q", "split_k")
     if bp % (64 * subtiles):
         return f"block_p = {bp} is no multiple of {subtiles} subtiles of 64 rows"
@@ -66,8 +66,6 @@ def illegal(c: Config, w: Workload, device: DeviceFacts) -> str | None:
     steps = cdiv(w.axes["K"], bk)
     if split > max(1, steps):
         return f"K = {w.axes['K']} has fewer than {split} steps of {bk}"
-    if stages > max(2, cdiv(steps, split)):
-        return f"{stages} stages, but a block has only {cdiv(steps, split)} steps"
     if c["raster_group"] == 0 and (reason := limits.too_many_along_y(cdiv(q, bq * cq))):
         return reason
     return limits.too_many_registers(*registers(c), threads(c)) or limits.too_much_smem(smem_bytes(c, w), device)

@@ -68,7 +68,8 @@ struct Copy {
     static constexpr int slab = KContiguous ? Rows : Config::block_k;  // lines that lie below each other in the matrix
     static constexpr int lines = Tile::bytes / (width() * 2), lines_per_pass = threads / chunks;
     static constexpr int passes = kw::ceil_div(lines, lines_per_pass);
-    static_assert(slab % lines_per_pass == 0 || lines_per_pass % slab == 0, "a thread keeps its line or slab over all passes");
+    static_assert(Config::load == Load::tma || slab % lines_per_pass == 0 || lines_per_pass % slab == 0,
+                  "a thread keeps its line or slab over all passes");
 
     const Element* source;
     int ld;
