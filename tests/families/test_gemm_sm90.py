@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from kernelwright.families.family import DeviceFacts
+from kernelwright.families.gemm_sm90 import limits
 from kernelwright.families.gemm_sm90.family import Persistent, Ring, Tiny, WholeK
 from kernelwright.problems import resolve
 
@@ -69,3 +70,22 @@ def test_a_bad_config_is_told_what_is_wrong():
         assert "lacks" in (family.illegal({k: v for k, v in good.items() if k != "block_p"}, w, H200) or "")
         assert "not a choice" in (family.illegal(good | {"colour": 3}, w, H200) or "")
         assert "not among" in (family.illegal(good | {"block_p": 65}, w, H200) or "")
+
+
+@pytest.mark.parametrize(
+    ("shape", "family", "tiles"),
+    [  # what was fastest on an H200, by some margin
+        ("1024x1024x8192", FAMILIES[1], {(64, 128, 1), (128, 64, 1)}),
+        ("64x64x8192", FAMILIES[2], {(64, 16, 8), (64, 16, 16), (64, 8, 16)}),
+        ("512x512x512", FAMILIES[2], {(64, 32, 1)}),
+        ("4096x64x64", FAMILIES[2], {(64, 32, 1), (128, 16, 1)}),
+    ],
+)
+def test_the_first_seed_has_a_tile_that_won(shape: str, family, tiles: set[tuple[int, int, int]]):
+    first = family.seeds(resolve(f"gemm:{shape}:fp16:nt"), H200)[0]
+    assert (first["block_p"], first["block_q"], first["split_k"]) in tiles
+
+
+def test_a_group_of_multiprocessors_holds_whole_clusters_only():
+    assert [limits.resident_clusters(n, 132) for n in (1, 2, 4, 8, 16)] == [132, 66, 30, 15, 7]
+    assert limits.resident_clusters(16, 10) == 1

@@ -9,6 +9,16 @@ SMEM_PER_BLOCK = 227 * 1024
 GRID_Y = 65535
 
 
+RESIDENT = (132, 66, 39, 30, 22, 17, 15, 15, 9, 7, 7, 7, 7, 7, 7, 7)
+"""Clusters of 1 to 16 blocks that an H200 runs at a time, each block with a multiprocessor to itself (cuOccupancyMaxActiveClusters). A
+cluster stays inside a group of about 16 multiprocessors, and not every group is whole: of 132 multiprocessors clusters of 4 fill 120."""
+
+
+def resident_clusters(blocks: int, sms: int) -> int:
+    """Clusters of `blocks` blocks that run at a time, about, on a device with `sms` multiprocessors."""
+    return max(1, RESIDENT[blocks - 1] * sms // RESIDENT[0])
+
+
 def ints(c: Config, *keys: str) -> tuple[int, ...]:
     return tuple(int(c[key]) for key in keys)
 

@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+from functools import cache
+from itertools import product
+from operator import itemgetter
+
+import numpy as np
+
 from kernelwright.families.family import Config, DeviceFacts, Space
-from kernelwright.families.gemm_sm90 import limits, sides
+from kernelwright.families.gemm_sm90 import limits, model, sides
 from kernelwright.families.gemm_sm90.limits import ints
 from kernelwright.plan import cdiv
 from kernelwright.records import Expr, Launch, LaunchPlan, ScalarArg, TensorArg, Workload
@@ -136,30 +142,31 @@ def plan(c: Config, w: Workload) -> LaunchPlan:
 
 
 def seeds(w: Workload, device: DeviceFacts) -> tuple[Config, ...]:
-    """One config of each of the eight tiles that a rough model puts first, with as many stages as fit."""
-    best: dict[tuple[int, int, int], tuple[float, Config]] = {}
-    tiles = [(bp, bq, 1) for bp in (64, 128) for bq in (16, 32, 48, 64, 96, 128, 192, 256)]
-    tiles += [(128, 128, 2), (128, 192, 2), (256, 64, 1), (256, 64, 2), (256, 128, 2), (192, 128, 1)]
-    for bp, bq, subtiles in tiles:
-        for swap in (False, True):
-            for cp, cq in ((1, 1), (2, 1), (1, 2)):
-                for split in (1, 2, 3, 4, 6, 8, 12, 16):
-                    c: Config = {
-                        "swap": swap, "block_p": bp, "block_q": bq, "block_k": 64, "subtiles": subtiles, "cluster_p": cp,
-                        "cluster_q": cq, "split_k": split, "raster_group": 8, "pdl": False,
-                    }  # fmt: skip
-                    c["stages"] = next((s for s in reversed(SPACE["stages"]) if illegal(c | {"stages": s}, w, device) is None), 0)
-                    if c["stages"] and (us := _microseconds(c, w, device)) < best.get((bp, bq, subtiles), (float("inf"),))[0]:
-                        best[bp, bq, subtiles] = us, c
-    return tuple(c for _, c in sorted(best.values(), key=lambda x: x[0])[:8])
+    """The eight of the menu that the model puts first."""
+    configs, columns = _menu(w.layout, device)
+    times = np.empty(len(configs))
+    for swap in (False, True):
+        p, q = _extents({"swap": swap}, w)
+        these = columns["swap"] == swap
+        times[these] = model.ring({key: values[these] for key, values in columns.items()}, p, q, w.axes["K"], device)
+    tile = itemgetter("block_p", "block_q", "split_k")
+    return model.first(configs, times, tile, lambda c: illegal(c, w, device) is None)
 
 
-def _microseconds(c: Config, w: Workload, device: DeviceFacts) -> float:
-    """A step of 64 along K costs the most of: 2048 products a clock; reads of shared memory by wgmma at 128 B/clk; loads from L2 at 48
-    B/clk (measured on an H200, all multiprocessors busy). A start costs 1.5 us, the sum over a cluster 0.6, of more than 8 blocks 0.9."""
-    bp, bq, cp, cq, split = ints(c, "block_p", "block_q", "cluster_p", "cluster_q", "split_k")
-    p, q = _extents(c, w)
-    blocks = cdiv(p, bp * cp) * cdiv(q, bq * cq) * cp * cq * split
-    step = max(bp * bq * 64 / 2048, bp / 64 * (64 + bq), (bp / cq + bq / cp) * 128 / 48)
-    steps = cdiv(cdiv(w.axes["K"], 64), split)
-    return 1.5 + cdiv(blocks, max(1, device.sms)) * (steps * step / 1600 + 0.3) + (0 if split == 1 else 0.6 if split <= 8 else 0.9)
+@cache
+def _menu(layout: str, device: DeviceFacts) -> tuple[list[Config], model.Columns]:
+    """Every tile, cluster and split, with as many stages as fit: what is legal where the matrices are large."""
+    large = Workload(problem="gemm", axes={"M": 2**14, "N": 2**14, "K": 2**14}, dtype="fp16", layout=layout)
+    found: list[Config] = []
+    for bp, bq, subtiles in product(SPACE["block_p"], SPACE["block_q"], SPACE["subtiles"]):
+        for bk, (cp, cq), split, swap in product(SPACE["block_k"], ((1, 1), (2, 1), (1, 2)), SPACE["split_k"], SPACE["swap"]):
+            c: Config = {
+                "swap": swap, "block_p": bp, "block_q": bq, "block_k": bk, "subtiles": subtiles, "cluster_p": cp, "cluster_q": cq,
+                "split_k": split, "raster_group": 8, "pdl": False,
+            }  # fmt: skip
+            if illegal(c | {"stages": 2}, large, device) is not None:
+                continue
+            stages = max(s for s in SPACE["stages"] if limits.too_much_smem(smem_bytes(c | {"stages": s}, large), device) is None)
+            if int(stages) > 2:
+                found.append(c | {"stages": stages})
+    return found, model.columns(found)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from itertools import product
+from operator import itemgetter
+
 from kernelwright.families.family import Config, DeviceFacts, Space
-from kernelwright.families.gemm_sm90 import limits, sides
+from kernelwright.families.gemm_sm90 import limits, model, sides
 from kernelwright.families.gemm_sm90.limits import ints
 from kernelwright.families.gemm_sm90.sides import Side
 from kernelwright.plan import cdiv
@@ -112,29 +115,14 @@ def plan(c: Config, w: Workload) -> LaunchPlan:
 
 
 def seeds(w: Workload, device: DeviceFacts) -> tuple[Config, ...]:
-    """The best eight by a rough model. They are for a start: all of them are timed."""
-    found: list[tuple[float, Config]] = []
+    """The eight that the model puts first."""
+    configs: list[Config] = []
+    times: list[float] = []
     for swap in (False, True):
-        for block_p, block_q in ((64, 16), (64, 32), (64, 64), (128, 64), (64, 128)):
-            for split in SPACE["split_k"]:
-                for load in ("cp_async", "tma"):
-                    c: Config = {
-                        "load": load, "swap": swap, "block_p": block_p, "block_q": block_q,
-                        "block_k": 64, "split_k": int(split), "pdl": False,
-                    }  # fmt: skip
-                    if illegal(c, w, device) is None:
-                        found.append((_microseconds(c, w, device), c))
-    return tuple(c for _, c in sorted(found, key=lambda x: x[0])[:8])
-
-
-def _microseconds(c: Config, w: Workload, device: DeviceFacts) -> float:
-    """Beyond what every kernel takes, fitted to prototypes on an H200 (64x64x1024, 64x64x8192, 64x512x2048, 1024x64x1024): a
-    multiprocessor takes in about 80 KB/us from L2; a reduction costs 0.6, 1 more for 20 KB of sums and 0.3 more for 16 blocks;
-    TMA takes 0.3 to set up, and beyond K = 512 a block is worth it."""
-    _, _, rows_p, rows_q, _ = _extents(c, w)
-    block_p, block_q, block_k, split = ints(c, *SIZES)
-    k = stages(c, w) * block_k
-    waves = cdiv(cdiv(rows_p, block_p) * cdiv(rows_q, block_q) * split, max(1, device.sms))
-    load = 0.3 if c["load"] == "tma" else max(0, k - 512) / 512
-    reduction = 0.0 if split == 1 else 0.6 + block_p * block_q * 4 / 20e3 + (0.3 if split > 8 else 0.0)
-    return waves * (block_p + block_q) * k * 2 / 80e3 + load + reduction
+        keys = ("load", "block_p", "block_q", "block_k", "split_k")
+        these: list[Config] = [{"swap": swap, "pdl": False} | dict(zip(keys, v, strict=True)) for v in product(*(SPACE[k] for k in keys))]
+        _, _, rows_p, rows_q, k = _extents(these[0], w)
+        configs += these
+        times += model.whole_k(model.columns(these), rows_p, rows_q, k, device).tolist()
+    tile = itemgetter("block_p", "block_q", "split_k")
+    return model.first(configs, times, tile, lambda c: illegal(c, w, device) is None)
