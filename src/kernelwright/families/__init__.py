@@ -14,6 +14,10 @@ _CLASSES = {
     "chain_cuda": ("cuda", "kernelwright.families.chain_cuda:ChainCuda"),
     "gemm_cpu": ("cpu", "kernelwright.families.gemm_cpu:GemmCpu"),
     "gemm_sm80": ("cuda", "kernelwright.families.gemm_sm80:GemmSm80"),
+    "gemm_sm90_persistent": ("cuda", "kernelwright.families.gemm_sm90.family:Persistent"),
+    "gemm_sm90_ring": ("cuda", "kernelwright.families.gemm_sm90.family:Ring"),
+    "gemm_sm90_tiny": ("cuda", "kernelwright.families.gemm_sm90.family:Tiny"),
+    "gemm_sm90_whole_k": ("cuda", "kernelwright.families.gemm_sm90.family:WholeK"),
     "scripted": ("fake", "kernelwright.families.scripted:Scripted"),
 }
 """Name to the kind of target and the class; a Family for another kind of target is not even imported."""

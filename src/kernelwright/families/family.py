@@ -59,6 +59,10 @@ class Family(ABC):
     def seeds(self, w: Workload, device: DeviceFacts) -> tuple[Config, ...]:
         """A few legal configs, best guess first: what runs when there is no time to search."""
 
+    def estimate(self, config: Config, w: Workload, device: DeviceFacts) -> float | None:
+        """Microseconds that a legal config takes, about, to rank configs of all Families before any is measured; None without a model."""
+        return None
+
     @abstractmethod
     def render(self, config: Config, w: Workload, device: DeviceFacts) -> Candidate:
         """Source and launch plan. The plan's expressions stay in the axes' names wherever the kernel serves other shapes too."""

@@ -53,6 +53,10 @@ class SearchSpace:
     def legal(self, point: Point) -> bool:
         return self.families[point.family].illegal(self.config(point), self.workload, self.device) is None
 
+    def estimate(self, point: Point) -> float | None:
+        """Microseconds, of a legal point whose Family has a model."""
+        return self.families[point.family].estimate(self.config(point), self.workload, self.device)
+
     def draw(self, rng: random.Random) -> Point:
         """Uniform over all combinations of all Families, legal or not."""
         (family,) = rng.choices(list(self.sizes), weights=list(self.sizes.values()))
@@ -93,13 +97,14 @@ class ConfigProposer(Proposer):
         self._rest: list[Point] | None = None
 
     def _seed_points(self) -> list[Point]:
-        """First those of the analytical tile model, then the Families' own, Families in turn."""
+        """Those of the analytical tile model and the Families' own, Families in turn; by estimated time where Families have an estimate."""
         queues = []
         for family in self.families:
             configs = [*tile_configs(family, self.workload, self.device), *family.seeds(self.workload, self.device)]
             queues.append([p for c in configs if (p := self.space.point(family.name, c)) and self.space.legal(p)])
         longest = max(map(len, queues), default=0)
-        return list(dict.fromkeys(q[i] for i in range(longest) for q in queues if i < len(q)))
+        in_turn = dict.fromkeys(q[i] for i in range(longest) for q in queues if i < len(q))
+        return sorted(in_turn, key=lambda p: self.space.estimate(p) or 0.0)
 
     def propose(self, n: int) -> list[Candidate]:
         batch: list[Candidate] = []

@@ -21,7 +21,8 @@ NEAR = 6
 WINNERS = 3
 """The winners of so many nearest neighbours are tried before anything else."""
 UNTRIED = 0.9
-"""Prior of a seed that no neighbour tried: after what did well there, before what did not."""
+"""Prior of a seed that no neighbour tried: after what did well there, before what did not. Less for one that its Family's model puts behind
+the best seed."""
 HOPELESS = 0.7
 """What was slower than this on the neighbours is not tried; mutation may still come back to it."""
 PARENTS = 4
@@ -123,7 +124,9 @@ class Neighbours(Evolve):
 
     def _set_up(self, seed: int) -> None:
         super()._set_up(seed)
-        self._guesses = tuple(self._seeds)
+        times = {p: self.space.estimate(p) for p in self._seeds}
+        best = min((us for us in times.values() if us), default=None)
+        self._guesses = {p: UNTRIED * best / us if best and us else UNTRIED for p, us in times.items()}
 
     def propose(self, n: int) -> list[Candidate]:
         self._seeds = self._ranked()  # neighbours may have learnt since the last batch
@@ -131,7 +134,7 @@ class Neighbours(Evolve):
 
     def _ranked(self) -> list[Point]:
         """Winners of the nearest neighbours, then what neighbours know and the seeds, by prior."""
-        priors = dict.fromkeys(self._guesses, UNTRIED)
+        priors = dict(self._guesses)
         priors |= {p: prior for key, prior in self.knowledge.priors(self.workload).items() if (p := self._point(key))}
         winners = [p for key in self.knowledge.winners(self.workload) if (p := self._point(key))]
         rest = sorted((p for p, prior in priors.items() if prior >= HOPELESS), key=priors.__getitem__, reverse=True)

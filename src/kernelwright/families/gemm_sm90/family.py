@@ -5,7 +5,7 @@ from __future__ import annotations
 from types import ModuleType
 
 from kernelwright.families.family import Config, DeviceFacts, Family, Space
-from kernelwright.families.gemm_sm90 import persistent, ring, tiny, whole_k
+from kernelwright.families.gemm_sm90 import model, persistent, ring, tiny, whole_k
 from kernelwright.families.gemm_sm90 import render as _render
 from kernelwright.records import Candidate, Workload
 
@@ -49,6 +49,9 @@ class Scheme(Family):
 
     def seeds(self, w: Workload, device: DeviceFacts) -> tuple[Config, ...]:
         return self.scheme.seeds(w, device)
+
+    def estimate(self, config: Config, w: Workload, device: DeviceFacts) -> float:
+        return float(self.scheme.microseconds(model.columns([config]), w, device)[0])
 
     def render(self, config: Config, w: Workload, device: DeviceFacts) -> Candidate:
         return _render.render(self.scheme, config, w, device, self.origin(config))

@@ -9,6 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+import numpy as np
+
 from kernelwright.families.family import Config
 from kernelwright.records import TensorMapArg, Workload
 
@@ -35,6 +37,12 @@ def sides(c: Config, w: Workload) -> tuple[Side, Side]:
     a = Side("a", "M", w.layout[0] == "n")
     b = Side("b", "N", w.layout[1] == "t")
     return (b, a) if c["swap"] else (a, b)
+
+
+def extents(c: dict[str, np.ndarray], w: Workload) -> tuple[np.ndarray, np.ndarray]:
+    """(P, Q) of a batch of configs."""
+    m, n = w.axes["M"], w.axes["N"]
+    return np.where(c["swap"], n, m), np.where(c["swap"], m, n)
 
 
 def load_map(side: Side, rows: int, block_k: int, parts: int = 1) -> TensorMapArg:

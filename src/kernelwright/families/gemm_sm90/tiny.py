@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+from itertools import product
+from operator import itemgetter
+
+import numpy as np
+
 from kernelwright.families.family import Config, DeviceFacts, Space
-from kernelwright.families.gemm_sm90 import limits, sides
+from kernelwright.families.gemm_sm90 import limits, model, sides
 from kernelwright.families.gemm_sm90.limits import ints
 from kernelwright.plan import cdiv
 from kernelwright.records import Launch, LaunchPlan, ScalarArg, TensorArg, Workload
@@ -99,17 +104,14 @@ def plan(c: Config, w: Workload) -> LaunchPlan:
     return LaunchPlan(launches=(launch,), requires=tuple(requires))
 
 
+def microseconds(c: model.Columns, w: Workload, device: DeviceFacts) -> np.ndarray:
+    return model.tiny(c, *sides.extents(c, w), w.axes["K"], device)
+
+
 def seeds(w: Workload, device: DeviceFacts) -> tuple[Config, ...]:
-    """Tiles that spread over the chip first, then as many warps as have 32 of K each."""
-    found: list[Config] = []
-    for block_p, block_q in ((16, 16), (32, 16), (32, 32)):
-        for warps in (16, 8, 4, 2, 1):
-            for swap in (False, True):
-                c: Config = {
-                    "swap": swap, "block_p": block_p, "block_q": block_q,
-                    "block_k": 128 if w.axes["K"] >= 128 * warps else 64 if w.axes["K"] >= 64 * warps else 32,
-                    "warps": warps, "pdl": False,
-                }  # fmt: skip
-                if illegal(c, w, device) is None:
-                    found.append(c)
-    return tuple(found[:8])
+    """The eight that the model puts first."""
+    configs: list[Config] = [
+        {"pdl": False} | dict(zip(("swap", *SIZES), v, strict=True)) for v in product(*(SPACE[k] for k in ("swap", *SIZES)))
+    ]
+    times = microseconds(model.columns(configs), w, device)
+    return model.first(configs, times, itemgetter("block_p", "block_q"), lambda c: illegal(c, w, device) is None)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from itertools import product
 from operator import itemgetter
 
+import numpy as np
+
 from kernelwright.families.family import Config, DeviceFacts, Space
 from kernelwright.families.gemm_sm90 import limits, model, sides
 from kernelwright.families.gemm_sm90.limits import ints
@@ -114,15 +116,14 @@ def plan(c: Config, w: Workload) -> LaunchPlan:
     return LaunchPlan(launches=(launch,), requires=tuple(requires))
 
 
+def microseconds(c: model.Columns, w: Workload, device: DeviceFacts) -> np.ndarray:
+    return model.whole_k(c, *sides.extents(c, w), w.axes["K"], device)
+
+
 def seeds(w: Workload, device: DeviceFacts) -> tuple[Config, ...]:
     """The eight that the model puts first."""
-    configs: list[Config] = []
-    times: list[float] = []
-    for swap in (False, True):
-        keys = ("load", "block_p", "block_q", "block_k", "split_k")
-        these: list[Config] = [{"swap": swap, "pdl": False} | dict(zip(keys, v, strict=True)) for v in product(*(SPACE[k] for k in keys))]
-        _, _, rows_p, rows_q, k = _extents(these[0], w)
-        configs += these
-        times += model.whole_k(model.columns(these), rows_p, rows_q, k, device).tolist()
+    keys = ("load", "swap", "block_p", "block_q", "block_k", "split_k")
+    configs: list[Config] = [{"pdl": False} | dict(zip(keys, v, strict=True)) for v in product(*(SPACE[k] for k in keys))]
     tile = itemgetter("block_p", "block_q", "split_k")
+    times = microseconds(model.columns(configs), w, device)
     return model.first(configs, times, tile, lambda c: illegal(c, w, device) is None)
