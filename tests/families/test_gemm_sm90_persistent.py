@@ -243,6 +243,11 @@ def test_seeds_are_legal_and_differ(shape: tuple[int, int, int], layout: str) ->
         assert persistent.illegal(c, w, H200) is None
 
 
+def test_seeds_share_a_badly_filled_last_wave() -> None:
+    first = {shape: persistent.seeds(gemm(*shape), H200)[0] for shape in ((4104, 2056, 1032), (2048, 2048, 2048))}
+    assert [c["tail"] for c in first.values()] == ["two_tile", "tiles"]
+
+
 # --------------------------------------------------------------------------------------------------------------- compiling
 
 

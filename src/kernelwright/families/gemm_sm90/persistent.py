@@ -192,7 +192,7 @@ TILES = (
 """(schedule, consumers_p, consumers_q, block_p, block_q): what won somewhere on an H200, and the vendor's two largest."""
 
 
-CUTS = ((1, "tiles"), (2, "tiles"), (4, "tiles"), (1, "stream"), (1, "two_tile"))
+CUTS = ((1, "tiles"), (2, "tiles"), (4, "tiles"), (8, "tiles"), (1, "stream"), (1, "two_tile"))
 """(split_k, tail)."""
 
 
@@ -225,12 +225,14 @@ def _seed(
 
 def _microseconds(c: Config, w: Workload, device: DeviceFacts) -> float:
     """The busiest block's time. A multiprocessor does about 5.4 MFLOP/us at the clock that 700 W leave and takes in about 80 KB/us from L2
-    (48 B a clock, measured on an H200); a tile's epilogue takes about 1 us, which ping-pong hides but for the last. Where parts meet, the
-    last block goes through a round for every doubling of their number: sums written, counted, read and cleared. Ping-pong hides the
-    rounds behind the whole tiles that follow a shared tail."""
+    (48 B a clock, measured on an H200); a tile's epilogue takes about 1 us, which ping-pong hides but for the last.
+
+    Where parts meet, the last block goes through a round for every doubling of their number: it counts itself, reads sums and clears them.
+    Ping-pong hides that behind the whole tiles that follow a shared tail. Where the waves are many, sharing gains less than its steps say:
+    power limits the clock, and blocks that idle lend theirs to the others."""
     bp, bq, bk, cp, cq, split = ints(c, "block_p", "block_q", "block_k", "cluster_p", "cluster_q", "split_k")
     count, steps, clusters = tiles(c, w), k_steps(c, w), evaluate(resident(c), {"sms": device.sms})
-    waves, parts = cdiv(count * split, clusters), split
+    waves, parts, whole = cdiv(count * split, clusters), split, 0
     busiest = waves * cdiv(steps, split)
     if shared_waves := SHARED_WAVES[str(c["tail"])]:
         whole = max(0, count // clusters - (shared_waves - 1))
@@ -240,5 +242,6 @@ def _microseconds(c: Config, w: Workload, device: DeviceFacts) -> float:
         waves = whole + cdiv(share, steps)
     multiply, load = 2 * bp * bq * bk / 5.4e6, (bp / cq + bq / cp) * bk * 2 / 80e3
     pingpong = c["schedule"] == "pingpong"
-    meet = (parts - 1).bit_length() * (1.5 + bp * bq * 12 / 80e3) * (0.3 if pingpong and waves > 1 else 1.0)
-    return busiest * max(multiply, load) + waves * (0.2 if pingpong else 1.0) + meet + (cp * cq - 1) * 0.1
+    meet = (parts - 1).bit_length() * (1.0 + bp * bq * 8 / 80e3) * (0.3 if pingpong and whole else 1.0)
+    lent = 1.03 if shared_waves and count > clusters else 1.0
+    return busiest * max(multiply, load) * lent + waves * (0.2 if pingpong else 1.0) + meet + (cp * cq - 1) * 0.1

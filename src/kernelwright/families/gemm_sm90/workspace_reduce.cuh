@@ -29,11 +29,16 @@ struct Meetings {
         return partials + ((size_t(meeting) * 2 + right) * Units + unit) * (Count * 128) + threadIdx.x % 128 * 4;
     }
 
-    /// What thread 0 of the warpgroup finds.
-    template <class Find>
-    __device__ __forceinline__ bool ask(Find find) const {
+    /// Whether the other of two is through with its sums, to all threads. `arrivals` 1 says the same of ours; with 0 we only look.
+    /// One thread fences for the warpgroup, on both sides of its barriers, as a grid barrier does it.
+    __device__ __forceinline__ bool other_came(int* counter, int arrivals) const {
         kw::named_sync(barrier, 128);
-        if (threadIdx.x % 128 == 0) kw::store_shared_4(flag, find());
+        if (threadIdx.x % 128 == 0) {
+            if (arrivals) __threadfence();
+            const int came = atomicAdd(counter, arrivals);
+            if (came) __threadfence(), atomicExch(counter, 0);
+            kw::store_shared_4(flag, came);
+        }
         kw::named_sync(barrier, 128);
         return kw::load_shared_4(flag) != 0;
     }
@@ -44,7 +49,7 @@ struct Meetings {
     }
 
     /// True in the warpgroup whose `sums` are then the whole of `parts` parts, of which it brings number `part`; part p has share
-    /// first_share + p. The fence-and-count pattern is the one of the CUDA programming guide's threadFenceReduction sample.
+    /// first_share + p.
     __device__ __forceinline__ bool climb(float* sums, int first_share, int part, int parts) const {
 #pragma unroll 1
         for (int width = 1; width < parts; width *= 2) {
@@ -54,17 +59,14 @@ struct Meetings {
             const int meeting = first_share + middle;
             int* counter = counters + meeting * Units + unit;
             float *mine = room(meeting, right), *other = room(meeting, !right);
-            if (!ask([&] { return atomicAdd(counter, 0) == 1; })) {
+            const bool writes = !other_came(counter, 0);
+            if (writes) {
 #pragma unroll
                 for (int i = 0; i < words; i++)
                     kw::store_global_float4(mine + i * 512,
                                             make_float4(sums[i * 4], sums[i * 4 + 1], sums[i * 4 + 2], sums[i * 4 + 3]));
-                __threadfence();
-                if (!ask([&] { return atomicAdd(counter, 1) == 1; })) return false;
-                clear(mine);  // the other came in the meantime, and left
+                if (!other_came(counter, 1)) return false;
             }
-            __threadfence();
-            if (threadIdx.x % 128 == 0) atomicExch(counter, 0);
 #pragma unroll
             for (int i = 0; i < words; i += batch) {
                 float4 x[batch];
@@ -79,6 +81,7 @@ struct Meetings {
                 }
             }
             clear(other);
+            if (writes) clear(mine);  // for nobody: the other came in the meantime, and left
         }
         return true;
     }
