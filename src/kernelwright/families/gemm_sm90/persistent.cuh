@@ -120,7 +120,6 @@ extern "C" __global__ void __launch_bounds__(threads, 1)
     const int rank = cluster_blocks > 1 ? int(kw::cluster_rank()) : 0;
     const int rank_p = rank % Config::cluster_p, rank_q = rank / Config::cluster_p;
     const int cluster = blockIdx.x / cluster_blocks, clusters = gridDim.x / cluster_blocks;
-    Work work(kw::ceil_div(P, span_p) * kw::ceil_div(Q, span_q), kw::ceil_div(K, Config::block_k), cluster, clusters);
     // blocks that share rows or columns with this one, itself counted once: they fill its stages, and it fills theirs
     constexpr int mates = Config::cluster_p + Config::cluster_q - 1;
 
@@ -146,6 +145,7 @@ extern "C" __global__ void __launch_bounds__(threads, 1)
         kw::launch_dependents();
     }
 
+    const int tiles = kw::ceil_div(P, span_p) * kw::ceil_div(Q, span_q), k_steps = kw::ceil_div(K, Config::block_k);
     RingPosition at;
     if (warp < 4) {
         kw::shrink_registers<producer_registers>();
@@ -153,6 +153,7 @@ extern "C" __global__ void __launch_bounds__(threads, 1)
             unsigned short mask_p = 0, mask_q = 0;
             for (int i = 0; i < Config::cluster_q; i++) mask_p |= 1u << (rank_p + i * Config::cluster_p);
             for (int i = 0; i < Config::cluster_p; i++) mask_q |= 1u << (rank_q * Config::cluster_p + i);
+            Work work(tiles, k_steps, cluster, clusters);
 #pragma unroll 1
             while (work.more()) {
                 const Item item = work.next();
@@ -178,7 +179,7 @@ extern "C" __global__ void __launch_bounds__(threads, 1)
         const int share_p = consumer % Config::consumers_p, share_q = Config::pingpong ? 0 : consumer / Config::consumers_p;
         Store store(store_buffers + consumer * Store::warpgroup_bytes, consumer_barrier + consumer);
         constexpr int shares = Config::pingpong ? 1 : consumers;  // of a tile
-        const Meetings<slices * subtiles * n / 2, cluster_blocks * shares, consumer_registers> meetings{
+        const Meetings<slices * subtiles * n / 2, cluster_blocks * shares> meetings{
             partials, counters, rank * shares + (Config::pingpong ? 0 : consumer), flags + consumer * 4, consumer_barrier + consumer};
 
         // lane i of each warp tells block i of the mates that a stage has been read
@@ -199,6 +200,7 @@ extern "C" __global__ void __launch_bounds__(threads, 1)
         };
 
         float sums[slices][subtiles][n / 2];
+        Work work(tiles, k_steps, cluster, clusters);
         bool first = true;  // item of the cluster
 #pragma unroll 1
         for (int turn = 0; work.more(); turn ^= 1) {

@@ -19,33 +19,34 @@ struct Schedule {
     static constexpr bool cuts = SplitK > 1 || SharedWaves > 0;
 
     int tiles, k_steps, clusters;
-    int shared = 0, shares = 0;           // the first `shared` tiles, and by how many shares
-    int share_steps = 0, longer = 0;      // every share's steps; the first `longer` shares have one more
-    int share, step = 0, share_end = 0;   // this cluster's next steps in the row of shared tiles
-    int tile;                             // its next whole tile
+    int shared = 0;                      // the first tiles
+    int share, step = 0, share_end = 0;  // this cluster's next steps in the row of shared tiles
+    int tile;                            // its next whole tile
 
     __device__ __forceinline__ Schedule(int tile_count, int steps_of_k, int cluster, int cluster_count)
         : tiles(tile_count), k_steps(steps_of_k), clusters(cluster_count), share(cluster) {
-        if constexpr (SplitK > 1) shared = tiles, shares = tiles * SplitK;
-        if constexpr (SharedWaves > 0) {
+        if constexpr (SplitK > 1) shared = tiles;
+        if constexpr (SharedWaves > 0)
             if (tiles % clusters) shared = tiles - kw::larger(0, tiles / clusters - (SharedWaves - 1)) * clusters;
-            shares = kw::smaller(clusters, shared * k_steps);
-            if (shares) share_steps = shared * k_steps / shares, longer = shared * k_steps % shares;
-        }
         tile = shared + cluster;
         if constexpr (cuts) open();
     }
 
+    /// Shares of the row of `shared` tiles.
+    __device__ __forceinline__ int shares() const {
+        return SplitK > 1 ? shared * SplitK : kw::smaller(clusters, shared * k_steps);
+    }
     __device__ __forceinline__ int begin_of(int which) const {
         if constexpr (SplitK > 1) return which / SplitK * k_steps + k_steps * (which % SplitK) / SplitK;
-        return which * share_steps + kw::smaller(which, longer);
+        const int row = shared * k_steps;  // the first row % shares() shares have a step more than the others
+        return row / shares() * which + kw::smaller(which, row % shares());
     }
     __device__ __forceinline__ int share_of(int row_step) const {  // SharedWaves only
-        const int long_end = longer * (share_steps + 1);
-        return row_step < long_end ? row_step / (share_steps + 1) : longer + (row_step - long_end) / share_steps;
+        const int row = shared * k_steps, steps = row / shares(), longer = row % shares(), long_end = longer * (steps + 1);
+        return row_step < long_end ? row_step / (steps + 1) : longer + (row_step - long_end) / steps;
     }
     __device__ __forceinline__ void open() {
-        if (share < shares) step = begin_of(share), share_end = begin_of(share + 1);
+        if (share < shares()) step = begin_of(share), share_end = begin_of(share + 1);
     }
 
     __device__ __forceinline__ bool more() const { return cuts && step < share_end || tile < tiles; }

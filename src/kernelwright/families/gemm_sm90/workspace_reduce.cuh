@@ -10,13 +10,10 @@
 
 /// Where the sums of warpgroups meet: Count of each thread. A meeting of two has a number, which is that of the right one's share,
 /// and every one of Units warpgroups that work on a tile its own counter and room for the two.
-template <int Count, int Units, int Registers>
+template <int Count, int Units>
 struct Meetings {
     static_assert(Count % 4 == 0, "sums move in words of four");
     static constexpr int words = Count / 4;
-    // loads in flight: as many as registers are left
-    static constexpr int free_words = (Registers - Count - 40) / 4;
-    static constexpr int batch = kw::smaller(words, free_words >= 16 ? 16 : free_words >= 8 ? 8 : 4);
 
     float* partials;
     int* counters;  // both zero on entry and left zeroed, as the launch plan promises
@@ -67,18 +64,11 @@ struct Meetings {
                                             make_float4(sums[i * 4], sums[i * 4 + 1], sums[i * 4 + 2], sums[i * 4 + 3]));
                 if (!other_came(counter, 1)) return false;
             }
+            // ptxas sends loads ahead until registers run out (13.0: 21 of 32 beside 128 sums), cleared is what they read after that
 #pragma unroll
-            for (int i = 0; i < words; i += batch) {
-                float4 x[batch];
-#pragma unroll
-                for (int j = 0; j < batch; j++)
-                    if (i + j < words) x[j] = kw::load_l2_float4(other + (i + j) * 512);
-#pragma unroll
-                for (int j = 0; j < batch; j++) {
-                    if (i + j >= words) break;
-                    float* sum = sums + (i + j) * 4;
-                    sum[0] += x[j].x, sum[1] += x[j].y, sum[2] += x[j].z, sum[3] += x[j].w;
-                }
+            for (int i = 0; i < words; i++) {
+                const float4 x = kw::load_l2_float4(other + i * 512);
+                sums[i * 4] += x.x, sums[i * 4 + 1] += x.y, sums[i * 4 + 2] += x.z, sums[i * 4 + 3] += x.w;
             }
             clear(other);
             if (writes) clear(mine);  // for nobody: the other came in the meantime, and left
