@@ -86,6 +86,12 @@ struct RingPosition {
 
 using Work = Schedule<Config::split_k, Config::shared_waves>;
 
+/// What this block's cluster does.
+__device__ __forceinline__ Work work_of(int P, int Q, int K) {
+    return Work(kw::ceil_div(P, span_p) * kw::ceil_div(Q, span_q), kw::ceil_div(K, Config::block_k), blockIdx.x / cluster_blocks,
+                gridDim.x / cluster_blocks);
+}
+
 /// Where a block's tile of a cluster's tile begins.
 struct Place {
     int p, q;
@@ -119,7 +125,6 @@ extern "C" __global__ void __launch_bounds__(threads, 1)
 
     const int rank = cluster_blocks > 1 ? int(kw::cluster_rank()) : 0;
     const int rank_p = rank % Config::cluster_p, rank_q = rank / Config::cluster_p;
-    const int cluster = blockIdx.x / cluster_blocks, clusters = gridDim.x / cluster_blocks;
     // blocks that share rows or columns with this one, itself counted once: they fill its stages, and it fills theirs
     constexpr int mates = Config::cluster_p + Config::cluster_q - 1;
 
@@ -145,7 +150,6 @@ extern "C" __global__ void __launch_bounds__(threads, 1)
         kw::launch_dependents();
     }
 
-    const int tiles = kw::ceil_div(P, span_p) * kw::ceil_div(Q, span_q), k_steps = kw::ceil_div(K, Config::block_k);
     RingPosition at;
     if (warp < 4) {
         kw::shrink_registers<producer_registers>();
@@ -153,7 +157,7 @@ extern "C" __global__ void __launch_bounds__(threads, 1)
             unsigned short mask_p = 0, mask_q = 0;
             for (int i = 0; i < Config::cluster_q; i++) mask_p |= 1u << (rank_p + i * Config::cluster_p);
             for (int i = 0; i < Config::cluster_p; i++) mask_q |= 1u << (rank_q * Config::cluster_p + i);
-            Work work(tiles, k_steps, cluster, clusters);
+            Work work = work_of(P, Q, K);
 #pragma unroll 1
             while (work.more()) {
                 const Item item = work.next();
@@ -200,17 +204,15 @@ extern "C" __global__ void __launch_bounds__(threads, 1)
         };
 
         float sums[slices][subtiles][n / 2];
-        Work work(tiles, k_steps, cluster, clusters);
-        bool first = true;  // item of the cluster
+        Work work = work_of(P, Q, K);
 #pragma unroll 1
-        for (int turn = 0; work.more(); turn ^= 1) {
+        for (int turn = 0; work.more(); turn++) {
             const Item item = work.next();
-            if (Config::pingpong && turn != consumer) {
-                at.skip(item.steps), first = false;
+            if (Config::pingpong && turn % 2 != consumer) {
+                at.skip(item.steps);
                 continue;
             }
-            if (Config::pingpong && !first) kw::named_sync(turn_barrier + consumer, 256);
-            first = false;
+            if (Config::pingpong && turn > 0) kw::named_sync(turn_barrier + consumer, 256);
             int previous = 0;
 #pragma unroll 1
             for (int step = 0; step < item.steps; step++) {
