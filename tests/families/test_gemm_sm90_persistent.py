@@ -9,6 +9,7 @@ from functools import cached_property
 from pathlib import Path
 
 import pytest
+import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -16,6 +17,7 @@ from kernelwright.families.family import Config, DeviceFacts
 from kernelwright.families.gemm_sm90 import persistent
 from kernelwright.families.gemm_sm90.render import render
 from kernelwright.plan import evaluate
+from kernelwright.problems.problem import TORCH_DTYPES
 from kernelwright.records import Candidate, Origin, Workload
 from kernelwright.targets import nvrtc
 from kernelwright.targets.sass import sass_mix
@@ -24,6 +26,8 @@ sys.path += [str(Path(__file__).parents[1] / "device" / "emulator")]
 import emulate
 import products
 
+SMALL = DeviceFacts(target="cuda:sm_90", sms=4, smem_per_block=227 * 1024)
+"""What the emulator passes for: small grids have several waves on it."""
 H200 = DeviceFacts(target="cuda:sm_90", sms=132, smem_per_block=227 * 1024)
 LAYOUTS = ("nn", "nt", "tn", "tt")
 ORIGIN = Origin(kind="family", name="gemm_sm90_persistent")
@@ -49,6 +53,7 @@ BASE: Config = {
     "raster_group": 2,
     "evict": "normal",
     "split_k": 1,
+    "tail": "tiles",
     "pdl": False,
 }
 PINGPONG: Config = {"schedule": "pingpong", "consumers_p": 1, "block_p": 64}
@@ -61,12 +66,12 @@ def cluster(p: int, q: int) -> Config:
     return {"cluster_p": p, "cluster_q": q}
 
 
-def candidate(changes: Config, w: Workload) -> Candidate:
+def candidate(changes: Config, w: Workload, device: DeviceFacts = H200) -> Candidate:
     config = BASE | changes
     assert config.keys() == BASE.keys()
     assert all(config[key] in values for key, values in persistent.SPACE.items())
-    assert (reason := persistent.illegal(config, w, H200)) is None, reason
-    return render(persistent, config, w, H200, ORIGIN)
+    assert (reason := persistent.illegal(config, w, device)) is None, reason
+    return render(persistent, config, w, device, ORIGIN)
 
 
 # ------------------------------------------------------------------------------------------------------------- emulation
@@ -83,7 +88,7 @@ class Case:
 
     @cached_property
     def candidate(self) -> Candidate:
-        return candidate(self.changes, self.w)
+        return candidate(self.changes, self.w, SMALL if "tail" in self.changes else H200)
 
     @property
     def name(self) -> str:
@@ -119,7 +124,18 @@ CASES = [
     Case(gemm(136, 72, 456, layout="nn"), {"split_k": 3}, repeats=3),
     Case(gemm(72, 136, 456, "bf16", "tn"), {"split_k": 2} | PINGPONG | SWAP | cluster(2, 1), repeats=2),
     Case(gemm(200, 72, 328, layout="nt"), {"split_k": 4} | THREE, repeats=2),
+    # the last wave shared along K by all
+    Case(gemm(264, 72, 584, layout="nn"), {"tail": "stream"}, pad=8, repeats=3),
+    Case(gemm(264, 72, 200, "bf16", "nt"), {"tail": "two_tile"}, repeats=2),
+    Case(gemm(200, 72, 328, layout="tn"), {"tail": "stream", "raster": "hilbert", "raster_group": 1} | THREE, repeats=2),
+    Case(gemm(136, 296, 264, layout="tt"), {"tail": "two_tile", "block_q": 96} | HALF_COLUMNS | SWAP, repeats=2),
+    Case(gemm(72, 136, 456, "bf16", "nn"), {"tail": "stream"} | PINGPONG | SWAP, repeats=3),
+    Case(gemm(296, 72, 264, layout="nt"), {"tail": "two_tile"} | PINGPONG, repeats=2),
+    Case(gemm(600, 72, 328, layout="nt"), {"tail": "two_tile"} | PINGPONG | cluster(2, 1), repeats=2),
+    Case(gemm(264, 136, 328, layout="tn"), {"tail": "stream"} | cluster(1, 2), repeats=2),
+    Case(gemm(136, 424, 520, layout="tn"), {"tail": "stream", "block_q": 208, "stages": 2}, repeats=2),
     # the rest
+    Case(gemm(392, 232, 72, layout="nt"), {"raster": "hilbert", "raster_group": 1} | cluster(2, 1)),
     Case(gemm(136, 72, 8, layout="nt"), {"stages": 8, "evict": "keep_p", "pdl": True}, repeats=2),
     Case(gemm(264, 136, 200, layout="nn"), PINGPONG | {"stages": 2, "evict": "keep_q", "raster": "q", "raster_group": 4}),
 ]
@@ -145,6 +161,32 @@ def test_kernels_serve_any_shape_in_eights(m: int, n: int, k: int, case: Case, s
     check(case, case.w.replace(axes={"M": 8 * m, "N": 8 * n, "K": 8 * k}), seed)
 
 
+@pytest.mark.parametrize("case", [c for c in CASES if "tail" in c.changes], ids=lambda case: case.name)
+def test_any_grid_has_a_tail(case: Case) -> None:
+    """Fewer tiles than clusters, one wave, more of them; one step of K, fewer steps than clusters, steps that do not divide."""
+    p, q, k = (int(case.changes.get(x, BASE[x])) for x in ("block_p", "block_q", "block_k"))
+    p, q = (p, q) if not case.changes.get("swap") else (q, p)
+    for seed, (tiles_m, tiles_n, steps, sms) in enumerate(
+        [(1, 1, 17, 4), (1, 1, 1, 4), (2, 3, 2, 5), (3, 3, 1, 4), (2, 2, 7, 4), (5, 3, 5, 6)]
+    ):
+        axes = {"M": p * tiles_m - 8, "N": q * tiles_n - 8, "K": k * steps - 8}
+        products.check(case.candidate, case.w.replace(axes=axes), sm=90, inputs=seed, order=seed, repeats=2, sms=sms)
+
+
+@pytest.mark.parametrize("case", [c for c in CASES if "tail" in c.changes or "split_k" in c.changes], ids=lambda case: case.name)
+def test_sums_do_not_depend_on_who_comes_last(case: Case) -> None:
+    m, n, k = (case.w.axes[x] for x in "MNK")
+    generator = torch.Generator().manual_seed(3)
+    a, b = (torch.randn(*shape, generator=generator).to(TORCH_DTYPES[case.w.dtype]) for shape in ((m, k), (k, n)))
+    a, b = (x if order == "n" else x.t().contiguous() for x, order in zip((a, b), case.w.layout, strict=True))
+    results = []
+    for order in range(4):
+        c = torch.zeros(m, n, dtype=a.dtype)
+        emulate.run(case.candidate, {"a": a, "b": b, "c": c}, case.w.axes, sm=90, seed=order)
+        results.append(c)
+    assert all(torch.equal(c, results[0]) for c in results[1:])
+
+
 def test_uneven_extents_that_are_no_rows_in_memory() -> None:
     for m in (1, 63, 129):
         check(COOPERATIVE[0], COOPERATIVE[0].w.replace(axes={"M": m, "N": 45, "K": 61}), seed=m)
@@ -167,6 +209,11 @@ def test_uneven_extents_that_are_no_rows_in_memory() -> None:
         ({"block_q": 256, "stages": 5}, "KB of shared memory"),
         ({"split_k": 8, "block_k": 128}, "fewer than 8 steps"),
         ({"block_p": 384}, "boxes of 8 to 256 rows"),
+        (PINGPONG | {"split_k": 8}, "over four waves"),
+        ({"split_k": 2, "tail": "stream"}, "cut in one way"),
+        ({"tail": "two_tile"}, "no full wave"),
+        ({"tail": "stream", "block_k": 128}, "too few steps"),
+        ({"raster": "hilbert"}, "no groups"),
     ],
 )
 def test_illegal_configs_get_a_reason(changes: Config, words: str) -> None:
@@ -196,6 +243,11 @@ def test_seeds_are_legal_and_differ(shape: tuple[int, int, int], layout: str) ->
         assert persistent.illegal(c, w, H200) is None
 
 
+def test_seeds_share_a_badly_filled_last_wave() -> None:
+    first = {shape: persistent.seeds(gemm(*shape), H200)[0] for shape in ((4104, 2056, 1032), (2048, 2048, 2048))}
+    assert [c["tail"] for c in first.values()] == ["two_tile", "tiles"]
+
+
 # --------------------------------------------------------------------------------------------------------------- compiling
 
 
@@ -220,13 +272,19 @@ MENU: list[tuple[str, str, Config]] = [
     ("fp16", "nn", PINGPONG | rows(64, 128, 3) | {"block_k": 128}),
     ("fp16", "nn", rows(128, 256, 4) | {"split_k": 4}),
     ("fp16", "nt", PINGPONG | rows(128, 128, 6) | SWAP | {"split_k": 2}),
+    ("fp16", "nn", rows(128, 256, 4) | cluster(2, 1) | {"tail": "stream"}),
+    ("fp16", "tt", HALF_COLUMNS | rows(192, 192, 4) | {"tail": "two_tile", "raster": "hilbert", "raster_group": 1}),
+    ("bf16", "nt", THREE | rows(192, 192, 3) | {"tail": "stream"}),
+    ("fp16", "nt", PINGPONG | rows(128, 128, 6) | {"tail": "two_tile"}),
+    ("bf16", "nn", PINGPONG | rows(192, 128, 4) | SWAP | {"tail": "stream", "raster": "hilbert", "raster_group": 1}),
 ]
 
 
 @pytest.mark.parametrize(("dtype", "layout", "changes"), MENU, ids=str)
 def test_menu_compiles_without_spills(dtype: str, layout: str, changes: Config, tmp_path: Path) -> None:
     pytest.importorskip("cuda.bindings.nvrtc")
-    cubin, log = nvrtc.compile_cubin(candidate(changes, gemm(4096, 4096, 4096, dtype, layout)).source, "sm_90a")
+    size = (1024, 1024, 4096) if "split_k" in changes else (4096, 4096, 4096)
+    cubin, log = nvrtc.compile_cubin(candidate(changes, gemm(*size, dtype, layout)).source, "sm_90a")
     resources, rest = nvrtc.parse_resources(log)
     used = resources["gemm"]
     assert (used.spill_stores, used.spill_loads, used.stack) == (0, 0, 0)

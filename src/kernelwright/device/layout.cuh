@@ -43,4 +43,42 @@ __device__ __forceinline__ TileCoordinates grouped_tile(int block, int tiles_m, 
     return {first_m + within % rows, within / rows};
 }
 
+/// Output tile of a block on a Hilbert curve: any run of blocks covers about a square, whatever its length, so it needs few rows
+/// of A and few columns of B at all levels of cache at once. A power of two of tiles on a side has such a curve (Hilbert 1891; bit by
+/// bit as in Warren, Hacker's Delight, chapter 16); any other grid is cut into squares: as large ones as its shorter side allows
+/// along the longer, where the end of one curve lies beside the start of the next, then what is left at their end, then what is
+/// left beside them.
+__host__ __device__ __forceinline__ TileCoordinates hilbert_tile(int block, int tiles_m, int tiles_n) {
+    int longer = tiles_n, shorter = tiles_m, first_long = 0, first_short = 0;
+    bool turned = false;  // the longer side is m's
+    for (;;) {
+        if (longer < shorter) {
+            int side = longer, first = first_long;
+            longer = shorter, shorter = side, first_long = first_short, first_short = first, turned = !turned;
+        }
+        int side = 1;
+        while (side * 2 <= shorter) side *= 2;
+        const int rest = longer % side, in_squares = (longer - rest) * side;
+        if (block < in_squares) {
+            int along = 0, across = 0, within = block % (side * side);
+            for (int s = 1; s < side; s *= 2, within /= 4) {
+                const int far_along = within / 2 % 2, far_across = (within ^ within / 2) % 2;
+                if (!far_across) {  // the first and the last quarter lie on their side
+                    const int x = far_along ? s - 1 - along : along;
+                    along = far_along ? s - 1 - across : across, across = x;
+                }
+                along += far_along * s, across += far_across * s;
+            }
+            along += first_long + block / (side * side) * side, across += first_short;
+            return {turned ? along : across, turned ? across : along};
+        }
+        block -= in_squares;
+        if (block < rest * side) {
+            first_long += longer - rest, longer = rest, shorter = side;
+        } else {
+            block -= rest * side, first_short += side, shorter -= side;
+        }
+    }
+}
+
 }  // namespace kw

@@ -19,10 +19,19 @@ def integers(rows: int, columns: int, dtype: str, generator: torch.Generator, *,
 
 
 def check(
-    candidate: Candidate, w: Workload, *, sm: int, inputs: int = 1, order: int = 1, repeats: int = 1, pad: int = 0, aligned: bool = True
+    candidate: Candidate,
+    w: Workload,
+    *,
+    sm: int,
+    inputs: int = 1,
+    order: int = 1,
+    repeats: int = 1,
+    pad: int = 0,
+    aligned: bool = True,
+    sms: int = 4,
 ) -> emulate.Result:
     """Asserts that C is exact, its padding untouched and a zeroed workspace left zeroed. `inputs` seeds the operands, `order` the turns of
-    threads and blocks. The candidate must have been prepared."""
+    threads and blocks, `sms` is the plan's. The candidate must have been prepared."""
     m, n, k = (w.axes[x] for x in "MNK")
     generator = torch.Generator().manual_seed(inputs)
 
@@ -32,7 +41,7 @@ def check(
     a = stored(m, k) if w.layout[0] == "n" else stored(k, m)
     b = stored(k, n) if w.layout[1] == "n" else stored(n, k)
     c = stored(m, n).fill_(float("nan"))
-    result = emulate.run(candidate, {"a": a, "b": b, "c": c}, w.axes, sm=sm, seed=order, repeats=repeats)
+    result = emulate.run(candidate, {"a": a, "b": b, "c": c}, w.axes, sm=sm, seed=order, repeats=repeats, sms=sms)
     expected = (a if w.layout[0] == "n" else a.t()).double() @ (b if w.layout[1] == "n" else b.t()).double()
     assert torch.equal(c, expected.to(c.dtype)), f"{int((c != expected).sum())} of {c.numel()} elements are wrong"
     if m and n and c.stride(0) > n:

@@ -7,6 +7,7 @@
 // - cooperative: the consumers share a tile, consumers_p x consumers_q of them.
 // - ping-pong: two consumers, each with a tile of its own; they take turns at the tensor cores, so that the epilogue of one hides
 //   behind the main loop of the other.
+// Where tiles alone would leave clusters idle at the end, K is cut too (schedule.cuh); parts of a tile meet in the workspace.
 // The blocks of a cluster work on neighbouring tiles; each loads its part of what they share and multicasts it.
 #include "kernelwright/barrier.cuh"
 #include "kernelwright/copy.cuh"
@@ -18,6 +19,7 @@
 #include "kernelwright/wgmma.cuh"
 #include "operands.cuh"
 #include "epilogue_store.cuh"
+#include "schedule.cuh"
 #include "workspace_reduce.cuh"
 
 // config: begin (render.py fills in another)
@@ -26,7 +28,8 @@ struct Config {
     static constexpr bool p_k_contiguous = true, q_k_contiguous = true;
     static constexpr bool swap = false;
     static constexpr int block_p = 128, block_q = 256, block_k = 64;
-    static constexpr int split_k = 1;        // parts of K in different blocks, which meet in the workspace
+    static constexpr int split_k = 1;       // parts of every tile's K
+    static constexpr int shared_waves = 0;  // waves whose K all clusters share: the last, partial one (1), the full one before too (2)
     static constexpr bool dependent = false;  // programmatic dependent launch
     static constexpr bool pingpong = false;
     static constexpr int consumers_p = 2, consumers_q = 1;  // how the consumer warpgroups share a tile; ping-pong: 1, 1
@@ -35,6 +38,7 @@ struct Config {
     static constexpr int cluster_p = 2, cluster_q = 1;
     static constexpr int raster_group = 8;       // tiles walked together
     static constexpr bool raster_along_q = false;  // groups of columns of tiles, else of rows
+    static constexpr bool raster_hilbert = false;  // no groups: along a Hilbert curve
     static constexpr kw::Evict evict_p = kw::Evict::normal, evict_q = kw::Evict::normal;
 };
 // config: end
@@ -80,33 +84,36 @@ struct RingPosition {
     }
 };
 
-/// Steps of one part of K.
-__device__ __forceinline__ int part_begin(int k_steps, int part) { return k_steps * part / Config::split_k; }
-__device__ __forceinline__ int steps_of(int item, int k_steps) {
-    int part = item % Config::split_k;
-    return part_begin(k_steps, part + 1) - part_begin(k_steps, part);
+using Work = Schedule<Config::split_k, Config::shared_waves>;
+
+/// What this block's cluster does.
+__device__ __forceinline__ Work work_of(int P, int Q, int K) {
+    return Work(kw::ceil_div(P, span_p) * kw::ceil_div(Q, span_q), kw::ceil_div(K, Config::block_k), blockIdx.x / cluster_blocks,
+                gridDim.x / cluster_blocks);
 }
 
-/// What a block does at a time: its tile of the cluster's tiles, and a part of K. Parts of one tile follow each other, so that
-/// they are worked on at one time.
-struct Work {
-    int first_p, first_q, part, cluster_tile;
-};
-__device__ __forceinline__ Work work_of(int item, int P, int Q, int rank_p, int rank_q) {
-    const int tiles_p = kw::ceil_div(P, span_p), tiles_q = kw::ceil_div(Q, span_q), tile = item / Config::split_k;
+/// Where a block's tile of a cluster's tile begins.
+struct Place {
     int p, q;
-    if constexpr (Config::raster_along_q) {
+};
+__device__ __forceinline__ Place place_of(int tile, int P, int Q, int rank_p, int rank_q) {
+    const int tiles_p = kw::ceil_div(P, span_p), tiles_q = kw::ceil_div(Q, span_q);
+    int p, q;
+    if constexpr (Config::raster_hilbert) {
+        kw::TileCoordinates at = kw::hilbert_tile(tile, tiles_p, tiles_q);
+        p = at.m, q = at.n;
+    } else if constexpr (Config::raster_along_q) {
         kw::TileCoordinates at = kw::grouped_tile(tile, tiles_q, tiles_p, Config::raster_group);
         p = at.n, q = at.m;
     } else {
         kw::TileCoordinates at = kw::grouped_tile(tile, tiles_p, tiles_q, Config::raster_group);
         p = at.m, q = at.n;
     }
-    return {p * span_p + rank_p * Config::block_p, q * span_q + rank_q * Config::block_q, item % Config::split_k, tile};
+    return {p * span_p + rank_p * Config::block_p, q * span_q + rank_q * Config::block_q};
 }
 
-/// Grid: clusters of cluster_p * cluster_q blocks along x, at most one for each tile of a cluster. Dynamic shared memory: the
-/// stages, the store buffers, the full and empty barriers, one word for each consumer. partials, counters: split-K only.
+/// Grid: clusters of cluster_p * cluster_q blocks along x, all of them on the device at one time. Dynamic shared memory: the
+/// stages, the store buffers, the full and empty barriers, one word for each consumer. partials, counters: where K is cut.
 extern "C" __global__ void __launch_bounds__(threads, 1)
     gemm(const __grid_constant__ CUtensorMap map_p, const __grid_constant__ CUtensorMap map_q,
          const __grid_constant__ CUtensorMap map_c, int P, int Q, int K, float* partials, int* counters) {
@@ -118,9 +125,6 @@ extern "C" __global__ void __launch_bounds__(threads, 1)
 
     const int rank = cluster_blocks > 1 ? int(kw::cluster_rank()) : 0;
     const int rank_p = rank % Config::cluster_p, rank_q = rank / Config::cluster_p;
-    const int cluster = blockIdx.x / cluster_blocks, clusters = gridDim.x / cluster_blocks;
-    const int items = kw::ceil_div(P, span_p) * kw::ceil_div(Q, span_q) * Config::split_k;
-    const int k_steps = kw::ceil_div(K, Config::block_k);
     // blocks that share rows or columns with this one, itself counted once: they fill its stages, and it fills theirs
     constexpr int mates = Config::cluster_p + Config::cluster_q - 1;
 
@@ -153,21 +157,22 @@ extern "C" __global__ void __launch_bounds__(threads, 1)
             unsigned short mask_p = 0, mask_q = 0;
             for (int i = 0; i < Config::cluster_q; i++) mask_p |= 1u << (rank_p + i * Config::cluster_p);
             for (int i = 0; i < Config::cluster_p; i++) mask_q |= 1u << (rank_q * Config::cluster_p + i);
+            Work work = work_of(P, Q, K);
 #pragma unroll 1
-            for (int item = cluster; item < items; item += clusters) {
-                const Work work = work_of(item, P, Q, rank_p, rank_q);
-                const int steps = steps_of(item, k_steps);
-                int k = part_begin(k_steps, work.part) * Config::block_k;
+            while (work.more()) {
+                const Item item = work.next();
+                const Place place = place_of(item.tile, P, Q, rank_p, rank_q);
+                int k = item.begin * Config::block_k;
 #pragma unroll 1
-                for (int step = 0; step < steps; step++, k += Config::block_k) {
+                for (int step = 0; step < item.steps; step++, k += Config::block_k) {
                     const unsigned bar = full + at.slot * 8, to = ring + at.slot * stage_bytes;
                     kw::barrier_wait(empty + at.slot * 8, at.parity ^ 1);
                     kw::barrier_expect(bar, stage_bytes);
-                    OperandP::template load<Config::cluster_q>(to, &map_p, bar, work.first_p, k, rank_q, mask_p, Config::evict_p);
+                    OperandP::template load<Config::cluster_q>(to, &map_p, bar, place.p, k, rank_q, mask_p, Config::evict_p);
 #pragma unroll
                     for (int i = 0; i < q_operands; i++)
                         OperandQ::template load<Config::cluster_p>(to + OperandP::bytes + i * OperandQ::bytes, &map_q, bar,
-                                                                   work.first_q + i * n, k, rank_p, mask_q, Config::evict_q);
+                                                                   place.q + i * n, k, rank_p, mask_q, Config::evict_q);
                     at.advance();
                 }
             }
@@ -177,6 +182,9 @@ extern "C" __global__ void __launch_bounds__(threads, 1)
         const int consumer = warp / 4 - 1;
         const int share_p = consumer % Config::consumers_p, share_q = Config::pingpong ? 0 : consumer / Config::consumers_p;
         Store store(store_buffers + consumer * Store::warpgroup_bytes, consumer_barrier + consumer);
+        constexpr int shares = Config::pingpong ? 1 : consumers;  // of a tile
+        const Meetings<slices * subtiles * n / 2, cluster_blocks * shares> meetings{
+            partials, counters, rank * shares + (Config::pingpong ? 0 : consumer), flags + consumer * 4, consumer_barrier + consumer};
 
         // lane i of each warp tells block i of the mates that a stage has been read
         unsigned told = empty;
@@ -195,17 +203,19 @@ extern "C" __global__ void __launch_bounds__(threads, 1)
             }
         };
 
-        if (Config::pingpong && consumer == 1) at.skip(steps_of(cluster, k_steps));
-        const int first = cluster + (Config::pingpong ? consumer * clusters : 0), stride = (Config::pingpong ? 2 : 1) * clusters;
         float sums[slices][subtiles][n / 2];
+        Work work = work_of(P, Q, K);
 #pragma unroll 1
-        for (int item = first; item < items; item += stride) {
-            const Work work = work_of(item, P, Q, rank_p, rank_q);
-            const int steps = steps_of(item, k_steps);
-            if (Config::pingpong && item != cluster) kw::named_sync(turn_barrier + consumer, 256);
+        for (int turn = 0; work.more(); turn++) {
+            const Item item = work.next();
+            if (Config::pingpong && turn % 2 != consumer) {
+                at.skip(item.steps);
+                continue;
+            }
+            if (Config::pingpong && turn > 0) kw::named_sync(turn_barrier + consumer, 256);
             int previous = 0;
 #pragma unroll 1
-            for (int step = 0; step < steps; step++) {
+            for (int step = 0; step < item.steps; step++) {
                 const unsigned p = ring + at.slot * stage_bytes;
                 const unsigned q = p + OperandP::bytes + share_q * slices * OperandQ::bytes;
                 kw::barrier_wait(full + at.slot * 8, at.parity);
@@ -220,29 +230,27 @@ extern "C" __global__ void __launch_bounds__(threads, 1)
                 previous = at.slot;
                 at.advance();
             }
-            if (Config::pingpong && item + clusters < items) kw::named_arrive(turn_barrier + (consumer ^ 1), 256);
+            if (Config::pingpong && work.more()) kw::named_arrive(turn_barrier + (consumer ^ 1), 256);
             kw::wgmma_wait<0>();
             release(previous);
-            if constexpr (Config::pingpong) at.skip(steps_of(item + clusters, k_steps));
 #pragma unroll
             for (int i = 0; i < slices; i++) {
 #pragma unroll
                 for (int s = 0; s < subtiles; s++) kw::wgmma_settle(sums[i][s]);
             }
-            if constexpr (Config::split_k > 1) {
-                constexpr int count = slices * subtiles * n / 2, shares = Config::pingpong ? 1 : consumers;
-                const int unit = (work.cluster_tile * cluster_blocks + rank) * shares + (Config::pingpong ? 0 : consumer);
-                float* room = partials + size_t(unit) * Config::split_k * count * 128;
-                if (!reduce_in_last_warpgroup<count>(&sums[0][0][0], room, counters + unit, work.part, Config::split_k,
-                                                     flags + consumer * 4, consumer_barrier + consumer))
-                    continue;
+            if constexpr (Work::cuts) {
+                if (item.steps < work.k_steps) {
+                    const Work::Meeting meeting = work.meeting(item.tile);
+                    if (!meetings.climb(&sums[0][0][0], meeting.first, item.share - meeting.first, meeting.count)) continue;
+                }
             }
+            const Place place = place_of(item.tile, P, Q, rank_p, rank_q);
 #pragma unroll
             for (int i = 0; i < slices; i++) {
 #pragma unroll
                 for (int s = 0; s < subtiles; s++)
-                    store.store(sums[i][s], &map_c, work.first_p + share_p * consumer_p + s * 64,
-                                work.first_q + (share_q * slices + i) * n);
+                    store.store(sums[i][s], &map_c, place.p + share_p * consumer_p + s * 64,
+                                place.q + (share_q * slices + i) * n);
             }
         }
         store.finish();

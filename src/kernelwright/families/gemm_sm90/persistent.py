@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from itertools import product
+
 from kernelwright.families.family import Config, DeviceFacts, Space
 from kernelwright.families.gemm_sm90 import limits, sides
 from kernelwright.families.gemm_sm90.limits import ints
-from kernelwright.plan import cdiv
+from kernelwright.plan import cdiv, evaluate
 from kernelwright.records import Launch, LaunchPlan, ScalarArg, TensorMapArg, Workload, WorkspaceArg
 
 MOST_SUMS = {2: 192, 3: 128}
@@ -25,14 +27,20 @@ SPACE: Space = {
     "store_buffers": (1, 2),
     "cluster_p": (1, 2, 4),
     "cluster_q": (1, 2, 4),
-    "raster": ("p", "q"),
+    "raster": ("p", "q", "hilbert"),
     "raster_group": (1, 2, 4, 8, 16),
     "evict": ("normal", "keep_p", "keep_q"),
     "split_k": (1, 2, 3, 4, 6, 8),
+    "tail": ("tiles", "stream", "two_tile"),
     "pdl": (False, True),
 }
 """`schedule`: cooperative consumers share a tile, consumers_p x consumers_q of them; ping-pong has two with a tile each. `raster`: the side
-whose neighbouring tiles form a group. `evict`: which operand L2 keeps, while the other is first to leave."""
+whose neighbouring tiles form a group, or the curve that all tiles lie on. `evict`: which operand L2 keeps, while the other is first to
+leave. `split_k`: parts of every tile's K. `tail`: what is shared along K by all clusters, instead of dealt out as tiles: the last, partial
+wave (stream), the last full wave too (two_tile)."""
+SHARED_WAVES = {"tiles": 0, "stream": 1, "two_tile": 2}
+LEAST_STEPS = 4
+"""Steps of K that make a share worth its reduction; a guess. Fewer tiles than clusters get no more clusters than this leaves."""
 
 
 def consumers(c: Config) -> int:
@@ -52,9 +60,27 @@ def store_width(c: Config) -> int:
     return 64 if n % 64 == 0 else 32 if n % 32 == 0 else 16
 
 
+def tiles(c: Config, w: Workload) -> int:
+    """Tiles of a cluster, of block_p * cluster_p x block_q * cluster_q elements."""
+    p, q = sides.sides(c, w)
+    bp, bq, cp, cq = ints(c, "block_p", "block_q", "cluster_p", "cluster_q")
+    return cdiv(w.axes[p.extent], bp * cp) * cdiv(w.axes[q.extent], bq * cq)
+
+
+def k_steps(c: Config, w: Workload) -> int:
+    return cdiv(w.axes["K"], int(c["block_k"]))
+
+
+def resident(c: Config) -> str:
+    """Clusters that run at one time, as an expression. The multiprocessors of an H200 come in groups of 16 or 18, of which clusters of four
+    fill 16: of 132, 128. A cluster that does not fit at first would run when the others have ended."""
+    cluster = int(c["cluster_p"]) * int(c["cluster_q"])
+    return "max(1, sms // 4 - 1)" if cluster == 4 else f"max(1, sms // {cluster})"
+
+
 def illegal(c: Config, w: Workload, device: DeviceFacts) -> str | None:
     """Why a config of SPACE's values cannot run, or None."""
-    bp, bq, bk, cp, cq = ints(c, "block_p", "block_q", "block_k", "cluster_p", "cluster_q")
+    bp, bq, cp, cq = ints(c, "block_p", "block_q", "cluster_p", "cluster_q")
     share_p, share_q = ints(c, "consumers_p", "consumers_q")
     if c["schedule"] == "pingpong" and (share_p, share_q) != (1, 1):
         return "consumers in ping-pong share no tile: consumers_p and consumers_q are 1"
@@ -75,10 +101,29 @@ def illegal(c: Config, w: Workload, device: DeviceFacts) -> str | None:
     for side, rows, parts in zip(sides.sides(c, w), (bp, n), (cq, cp), strict=True):
         if side.k_contiguous and (rows % (8 * parts) or rows // parts > 256):
             return f"{rows} rows of {side.tensor} do not divide into {parts} boxes of 8 to 256 rows in eights"
-    k_steps = cdiv(w.axes["K"], bk)
-    if int(c["split_k"]) > k_steps:
-        return f"K = {w.axes['K']} has fewer than {c['split_k']} steps of {bk}"
-    return limits.too_much_smem(smem_bytes(c, w), device)
+    if c["raster"] == "hilbert" and int(c["raster_group"]) != 1:
+        return "a Hilbert curve has no groups: raster_group is 1"
+    return cut_in_vain(c, w, device) or limits.too_much_smem(smem_bytes(c, w), device)
+
+
+def cut_in_vain(c: Config, w: Workload, device: DeviceFacts) -> str | None:
+    """Why K cannot be cut like this, or need not be."""
+    split, count, steps, clusters = int(c["split_k"]), tiles(c, w), k_steps(c, w), evaluate(resident(c), {"sms": device.sms})
+    if split > steps:
+        return f"K = {w.axes['K']} has fewer than {split} steps of {c['block_k']}"
+    if split > 1 and c["tail"] != "tiles":
+        return "K is cut in one way: by split_k or by a shared tail"
+    if split > 1 and count * split > 4 * clusters:
+        return f"{count} tiles in {split} parts are over four waves of {clusters} clusters: fewer parts fill them"
+    if c["tail"] == "tiles":
+        return None
+    if count % clusters == 0:
+        return f"{count} tiles fill all waves of {clusters} clusters: there is no tail to share"
+    if c["tail"] == "two_tile" and count < clusters:
+        return f"{count} tiles on {clusters} clusters have no full wave for two_tile"
+    if steps == 1 or (count < clusters and count * steps // LEAST_STEPS <= count):
+        return f"K = {w.axes['K']} has too few steps of {c['block_k']} to share"
+    return None
 
 
 def smem_bytes(c: Config, w: Workload) -> int:
@@ -95,7 +140,9 @@ def struct(c: Config, w: Workload, device: DeviceFacts) -> list[str]:
         *sides.struct(c, w),
         f"static constexpr bool pingpong = {'true' if c['schedule'] == 'pingpong' else 'false'};",
         *(f"static constexpr int {key} = {c[key]};" for key in numbers),
+        f"static constexpr int shared_waves = {SHARED_WAVES[str(c['tail'])]};",
         f"static constexpr bool raster_along_q = {'true' if c['raster'] == 'q' else 'false'};",
+        f"static constexpr bool raster_hilbert = {'true' if c['raster'] == 'hilbert' else 'false'};",
         f"static constexpr kw::Evict evict_p = kw::Evict::{policies[0]}, evict_q = kw::Evict::{policies[1]};",
     ]
 
@@ -105,17 +152,17 @@ def plan(c: Config, w: Workload) -> LaunchPlan:
     bp, bq, bk, cp, cq, split = ints(c, "block_p", "block_q", "block_k", "cluster_p", "cluster_q", "split_k")
     cluster, width = cp * cq, store_width(c)
     map_c = sides.store_map(64, width, "128B") if c["swap"] else sides.store_map(width, 16, sides.SWIZZLE[width])
-    tiles = f"cdiv({p.extent}, {bp * cp}) * cdiv({q.extent}, {bq * cq})"
-    # The multiprocessors of an H200 come in groups of 16 or 18, of which clusters of four fill 16: of 132, 128. A cluster that does not
-    # fit at first would run when the others have ended.
-    resident = "max(1, sms // 4 - 1)" if cluster == 4 else f"max(1, sms // {cluster})"
-    grid = f"min({tiles} * {split}, {resident}) * {cluster}"
+    count, steps = f"(cdiv({p.extent}, {bp * cp}) * cdiv({q.extent}, {bq * cq}))", f"cdiv(K, {bk})"
+    stream = c["tail"] != "tiles"
+    items = f"max({count}, {count} * {steps} // {LEAST_STEPS})" if stream else f"{count} * {split}"
+    grid = f"min({items}, {resident(c)}) * {cluster}"
     workspace = 0
     partials = counters = ScalarArg(ctype="i64", value=0)
-    if split > 1:  # a counter for each consumer's share of each tile, then the partial sums of whole tiles
-        units = 1 if c["schedule"] == "pingpong" else consumers(c)
-        first = f"cdiv({tiles} * {cluster * units * 4}, 256) * 256"
-        workspace = f"max(256, {first} + {tiles} * {cluster * split * bp * bq * 4})"
+    cut = stream or split > 1
+    if cut:  # for each share of K and each block's consumers (ping-pong: consumer) a counter; then room for two of their partial sums
+        shares = grid if stream else f"{count} * {split * cluster}"
+        first = f"cdiv({shares} * {4 * (1 if c['schedule'] == 'pingpong' else consumers(c))}, 256) * 256"
+        workspace = f"max(256, {first} + {shares} * {2 * bp * bq * 4})"
         partials, counters = WorkspaceArg(offset=first), WorkspaceArg()
     maps: tuple[TensorMapArg, ...] = (
         sides.load_map(p, bp, bk, parts=cq),
@@ -132,9 +179,9 @@ def plan(c: Config, w: Workload) -> LaunchPlan:
         pdl=bool(c["pdl"]),
     )
     requires = (*sides.requires(), "ld_c % 8 == 0", "align_c % 16 == 0")
-    if split > 1:
-        requires += (f"cdiv(K, {bk}) >= {split}",)
-    return LaunchPlan(launches=(gemm,), workspace=workspace, workspace_zeroed=split > 1, requires=requires)
+    if cut:
+        requires += (f"{steps} >= {split}", f"{count} * {steps} < {2**31}")
+    return LaunchPlan(launches=(gemm,), workspace=workspace, workspace_zeroed=cut, requires=requires)
 
 
 TILES = (
@@ -145,27 +192,28 @@ TILES = (
 """(schedule, consumers_p, consumers_q, block_p, block_q): what won somewhere on an H200, and the vendor's two largest."""
 
 
+CUTS = ((1, "tiles"), (2, "tiles"), (4, "tiles"), (8, "tiles"), (1, "stream"), (1, "two_tile"))
+"""(split_k, tail)."""
+
+
 def seeds(w: Workload, device: DeviceFacts) -> tuple[Config, ...]:
     """One config of each of the eight tiles that a rough model puts first, with as many stages as fit."""
     best: dict[tuple[object, ...], tuple[float, Config]] = {}
-    for tile in TILES:
-        for swap in (False, True):
-            for cp, cq in ((1, 1), (2, 1), (1, 2)):
-                for split in (1, 2, 4):
-                    c = _seed(tile, swap, cp, cq, split, w, device)
-                    if c is not None and (us := _microseconds(c, w, device)) < best.get(tile, (float("inf"),))[0]:
-                        best[tile] = us, c
+    for tile, swap, cluster, cut in product(TILES, (False, True), ((1, 1), (2, 1), (1, 2)), CUTS):
+        c = _seed(tile, swap, cluster, cut, w, device)
+        if c is not None and (us := _microseconds(c, w, device)) < best.get(tile, (float("inf"),))[0]:
+            best[tile] = us, c
     return tuple(c for _, c in sorted(best.values(), key=lambda x: x[0])[:8])
 
 
 def _seed(
-    tile: tuple[str, int, int, int, int], swap: bool, cp: int, cq: int, split: int, w: Workload, device: DeviceFacts
+    tile: tuple[str, int, int, int, int], swap: bool, cluster: tuple[int, int], cut: tuple[int, str], w: Workload, device: DeviceFacts
 ) -> Config | None:
     schedule, share_p, share_q, bp, bq = tile
     c: Config = {
         "swap": swap, "schedule": schedule, "consumers_p": share_p, "consumers_q": share_q, "block_p": bp,
-        "block_q": bq, "block_k": 64, "cluster_p": cp, "cluster_q": cq, "raster": "p", "raster_group": 8, "evict": "normal",
-        "split_k": split, "pdl": False,
+        "block_q": bq, "block_k": 64, "cluster_p": cluster[0], "cluster_q": cluster[1], "raster": "p", "raster_group": 8,
+        "evict": "normal", "split_k": cut[0], "tail": cut[1], "pdl": False,
     }  # fmt: skip
     for buffers in (2, 1):  # a second store buffer where it costs no stage that keeps the ring at three
         for stages in range(8, 2, -1):
@@ -177,13 +225,23 @@ def _seed(
 
 def _microseconds(c: Config, w: Workload, device: DeviceFacts) -> float:
     """The busiest block's time. A multiprocessor does about 5.4 MFLOP/us at the clock that 700 W leave and takes in about 80 KB/us from L2
-    (48 B a clock, measured on an H200); a tile's epilogue takes about 1 us, which ping-pong hides but for the last."""
-    p, q = sides.sides(c, w)
+    (48 B a clock, measured on an H200); a tile's epilogue takes about 1 us, which ping-pong hides but for the last.
+
+    Where parts meet, the last block goes through a round for every doubling of their number: it counts itself, reads sums and clears them.
+    Ping-pong hides that behind the whole tiles that follow a shared tail. Where the waves are many, sharing gains less than its steps say:
+    power limits the clock, and blocks that idle lend theirs to the others."""
     bp, bq, bk, cp, cq, split = ints(c, "block_p", "block_q", "block_k", "cluster_p", "cluster_q", "split_k")
-    items = cdiv(w.axes[p.extent], bp * cp) * cdiv(w.axes[q.extent], bq * cq) * split
-    rounds = cdiv(items, max(1, device.sms // (cp * cq)))
-    steps = cdiv(cdiv(w.axes["K"], bk), split)
+    count, steps, clusters = tiles(c, w), k_steps(c, w), evaluate(resident(c), {"sms": device.sms})
+    waves, parts, whole = cdiv(count * split, clusters), split, 0
+    busiest = waves * cdiv(steps, split)
+    if shared_waves := SHARED_WAVES[str(c["tail"])]:
+        whole = max(0, count // clusters - (shared_waves - 1))
+        shares = clusters if whole else min(clusters, max(count, count * steps // LEAST_STEPS))
+        share = cdiv((count - whole * clusters) * steps, shares)
+        busiest, parts = whole * steps + share, cdiv(steps, share) + 1
+        waves = whole + cdiv(share, steps)
     multiply, load = 2 * bp * bq * bk / 5.4e6, (bp / cq + bq / cp) * bk * 2 / 80e3
-    reduce = 0.0 if split == 1 else 1.5 + split * bp * bq * 8 / 80e3
-    hidden = 0.2 if c["schedule"] == "pingpong" else 1.0
-    return rounds * (steps * max(multiply, load) + hidden + reduce) + (cp * cq - 1) * 0.1
+    pingpong = c["schedule"] == "pingpong"
+    meet = (parts - 1).bit_length() * (1.0 + bp * bq * 8 / 80e3) * (0.3 if pingpong and whole else 1.0)
+    lent = 1.03 if shared_waves and count > clusters else 1.0
+    return busiest * max(multiply, load) * lent + waves * (0.2 if pingpong else 1.0) + meet + (cp * cq - 1) * 0.1
