@@ -35,6 +35,8 @@ CLUSTER = 20e3
 """Bytes a microsecond into another block's shared memory (store_async)."""
 STORE = 24e3
 """Bytes a microsecond and multiprocessor of C."""
+POWER = 700e6
+"""FLOP a microsecond that 700 W allow on normal data."""
 DRAM = 3.45e6
 """Bytes a microsecond from and to memory, for a whole kernel of these sizes."""
 
@@ -55,6 +57,35 @@ def ring(c: Columns, p: np.ndarray, q: np.ndarray, k: int, device: DeviceFacts) 
     reduction = np.where(split > 1, 0.41 + 1.21 * bp * bq * 4 * (1 - 1 / split) / CLUSTER, 0.0)
     main = _cdiv(_cdiv(k, c["block_k"]), split) * step / CLOCK
     return np.maximum(1.74 + rounds * (0.84 + main + reduction + 1.1 * bp * bq * 2 / STORE), _memory(p, q, k))
+
+
+def persistent(c: Columns, p: np.ndarray, q: np.ndarray, k: int, device: DeviceFacts) -> np.ndarray:
+    """Where parts meet, the last block goes through a round for every doubling of their number: it counts itself, reads sums and clears
+    them. Ping-pong hides that behind the whole tiles that follow a shared tail. These costs are guesses."""
+    bp, bq, split, slabs, size = c["block_p"], c["block_q"], c["split_k"], c["block_k"] / 64, c["cluster_p"] * c["cluster_q"]
+    clusters, pingpong = _resident(size, device), c["schedule"] == "pingpong"
+    count, steps = _cdiv(p, bp * c["cluster_p"]) * _cdiv(q, bq * c["cluster_q"]), _cdiv(k, c["block_k"])
+    shared = np.select([c["tail"] == "stream", c["tail"] == "two_tile"], [1, 2], 0)
+    whole = np.where(shared > 0, np.maximum(0, count // clusters - (shared - 1)), 0)
+    shares = np.where(whole > 0, clusters, np.minimum(clusters, np.maximum(count, count * steps // 4)))
+    share = np.maximum(1, _cdiv((count - whole * clusters) * steps, shares))  # steps of a shared tail that each cluster does
+    waves = np.where(shared > 0, whole + _cdiv(share, steps), _cdiv(count * split, clusters))
+    busiest = np.where(shared > 0, whole * steps + share, waves * _cdiv(steps, split))
+    parts = np.where(shared > 0, _cdiv(steps, share) + 1, split)
+    blocks = np.minimum(np.where(shared > 0, shares, count * split) * size, device.sms)
+
+    columns = bq // c["consumers_q"]  # of a warpgroup, in one wgmma or several
+    n = columns // _cdiv(columns, 256)
+    rows = (bp + bq) * 128 * slabs
+    read = (bp // 64 * (bq // n) * (64 + n) * 128 * slabs + 0.88 * rows) / SMEM
+    taken_in = rows / np.where(size > 1, TAKEN_IN[1], TAKEN_IN[0])
+    step = _largest(_products(bp, bq, slabs), read, taken_in, _asked(c, split, p, blocks, device) * slabs) + 30
+    store = 0.63 * bp * bq * 2 / STORE * (1 + (waves - 1) * np.where(pingpong, 0.6, 1.0))
+    meeting = np.ceil(np.log2(parts)) * (1.0 + bp * bq * 8 / 80e3) * np.where(pingpong & (whole > 0), 0.3, 1.0)
+    lent = np.where((shared > 0) & (count > clusters), 1.03, 1.0)  # where power limits the clock, blocks that idle lend theirs
+    total = 3.07 + lent * busiest * step / CLOCK + store + meeting
+    # the limits are soft: of two configs at one of them, the one with less to do is a little faster
+    return 0.95 * np.maximum(np.maximum(total, _memory(p, q, k)), 2.0 * p * q * k / POWER) + 0.05 * total
 
 
 def whole_k(c: Columns, p: np.ndarray, q: np.ndarray, k: int, device: DeviceFacts) -> np.ndarray:

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from functools import cache
 from itertools import product
+from operator import itemgetter
+
+import numpy as np
 
 from kernelwright.families.family import Config, DeviceFacts, Space
-from kernelwright.families.gemm_sm90 import limits, sides
+from kernelwright.families.gemm_sm90 import limits, model, sides
 from kernelwright.families.gemm_sm90.limits import ints
 from kernelwright.plan import cdiv, evaluate
 from kernelwright.records import Launch, LaunchPlan, ScalarArg, TensorMapArg, Workload, WorkspaceArg
@@ -72,10 +76,9 @@ def k_steps(c: Config, w: Workload) -> int:
 
 
 def resident(c: Config) -> str:
-    """Clusters that run at one time, as an expression. The multiprocessors of an H200 come in groups of 16 or 18, of which clusters of four
-    fill 16: of 132, 128. A cluster that does not fit at first would run when the others have ended."""
+    """Clusters that run at one time, as an expression. One that does not fit at first would run when the others have ended."""
     cluster = int(c["cluster_p"]) * int(c["cluster_q"])
-    return "max(1, sms // 4 - 1)" if cluster == 4 else f"max(1, sms // {cluster})"
+    return f"max(1, sms * {limits.RESIDENT[cluster - 1]} // {limits.RESIDENT[0]})"
 
 
 def illegal(c: Config, w: Workload, device: DeviceFacts) -> str | None:
@@ -187,61 +190,39 @@ def plan(c: Config, w: Workload) -> LaunchPlan:
 TILES = (
     ("pingpong", 1, 1, 128, 128), ("pingpong", 1, 1, 128, 192), ("pingpong", 1, 1, 128, 160), ("pingpong", 1, 1, 64, 256),
     ("pingpong", 1, 1, 64, 128), ("cooperative", 2, 1, 128, 256), ("cooperative", 2, 1, 256, 128), ("cooperative", 2, 1, 128, 320),
-    ("cooperative", 1, 2, 192, 192), ("cooperative", 2, 1, 128, 128), ("cooperative", 2, 1, 128, 192),
+    ("cooperative", 1, 2, 192, 192), ("cooperative", 2, 1, 128, 128), ("cooperative", 2, 1, 128, 192), ("cooperative", 3, 1, 192, 128),
+    ("pingpong", 1, 1, 192, 128), ("pingpong", 1, 1, 128, 176), ("pingpong", 1, 1, 64, 160), ("pingpong", 1, 1, 64, 192),
+    ("cooperative", 2, 1, 128, 224), ("cooperative", 2, 1, 256, 160), ("cooperative", 2, 1, 128, 64), ("cooperative", 2, 1, 256, 96),
 )  # fmt: skip
 """(schedule, consumers_p, consumers_q, block_p, block_q): what won somewhere on an H200, and the vendor's two largest."""
-
-
-CUTS = ((1, "tiles"), (2, "tiles"), (4, "tiles"), (8, "tiles"), (1, "stream"), (1, "two_tile"))
+CUTS = ((1, "tiles"), (2, "tiles"), (3, "tiles"), (4, "tiles"), (8, "tiles"), (1, "stream"), (1, "two_tile"))
 """(split_k, tail)."""
 
 
+def microseconds(c: model.Columns, w: Workload, device: DeviceFacts) -> np.ndarray:
+    return model.persistent(c, *sides.extents(c, w), w.axes["K"], device)
+
+
 def seeds(w: Workload, device: DeviceFacts) -> tuple[Config, ...]:
-    """One config of each of the eight tiles that a rough model puts first, with as many stages as fit."""
-    best: dict[tuple[object, ...], tuple[float, Config]] = {}
-    for tile, swap, cluster, cut in product(TILES, (False, True), ((1, 1), (2, 1), (1, 2)), CUTS):
-        c = _seed(tile, swap, cluster, cut, w, device)
-        if c is not None and (us := _microseconds(c, w, device)) < best.get(tile, (float("inf"),))[0]:
-            best[tile] = us, c
-    return tuple(c for _, c in sorted(best.values(), key=lambda x: x[0])[:8])
+    """The twelve of the menu that the model puts first: six tiles in both raster orders, between which it cannot tell."""
+    configs, columns = _menu(w.layout, device)
+    tile = itemgetter("schedule", "block_p", "block_q", "tail")
+    return model.first(configs, microseconds(columns, w, device), tile, lambda c: illegal(c, w, device) is None, count=12)
 
 
-def _seed(
-    tile: tuple[str, int, int, int, int], swap: bool, cluster: tuple[int, int], cut: tuple[int, str], w: Workload, device: DeviceFacts
-) -> Config | None:
-    schedule, share_p, share_q, bp, bq = tile
-    c: Config = {
-        "swap": swap, "schedule": schedule, "consumers_p": share_p, "consumers_q": share_q, "block_p": bp,
-        "block_q": bq, "block_k": 64, "cluster_p": cluster[0], "cluster_q": cluster[1], "raster": "p", "raster_group": 8,
-        "evict": "normal", "split_k": cut[0], "tail": cut[1], "pdl": False,
-    }  # fmt: skip
-    for buffers in (2, 1):  # a second store buffer where it costs no stage that keeps the ring at three
-        for stages in range(8, 2, -1):
-            full = c | {"stages": stages, "store_buffers": buffers}
-            if illegal(full, w, device) is None:
-                return full
-    return None
-
-
-def _microseconds(c: Config, w: Workload, device: DeviceFacts) -> float:
-    """The busiest block's time. A multiprocessor does about 5.4 MFLOP/us at the clock that 700 W leave and takes in about 80 KB/us from L2
-    (48 B a clock, measured on an H200); a tile's epilogue takes about 1 us, which ping-pong hides but for the last.
-
-    Where parts meet, the last block goes through a round for every doubling of their number: it counts itself, reads sums and clears them.
-    Ping-pong hides that behind the whole tiles that follow a shared tail. Where the waves are many, sharing gains less than its steps say:
-    power limits the clock, and blocks that idle lend theirs to the others."""
-    bp, bq, bk, cp, cq, split = ints(c, "block_p", "block_q", "block_k", "cluster_p", "cluster_q", "split_k")
-    count, steps, clusters = tiles(c, w), k_steps(c, w), evaluate(resident(c), {"sms": device.sms})
-    waves, parts, whole = cdiv(count * split, clusters), split, 0
-    busiest = waves * cdiv(steps, split)
-    if shared_waves := SHARED_WAVES[str(c["tail"])]:
-        whole = max(0, count // clusters - (shared_waves - 1))
-        shares = clusters if whole else min(clusters, max(count, count * steps // LEAST_STEPS))
-        share = cdiv((count - whole * clusters) * steps, shares)
-        busiest, parts = whole * steps + share, cdiv(steps, share) + 1
-        waves = whole + cdiv(share, steps)
-    multiply, load = 2 * bp * bq * bk / 5.4e6, (bp / cq + bq / cp) * bk * 2 / 80e3
-    pingpong = c["schedule"] == "pingpong"
-    meet = (parts - 1).bit_length() * (1.0 + bp * bq * 8 / 80e3) * (0.3 if pingpong and whole else 1.0)
-    lent = 1.03 if shared_waves and count > clusters else 1.0
-    return busiest * max(multiply, load) * lent + waves * (0.2 if pingpong else 1.0) + meet + (cp * cq - 1) * 0.1
+@cache
+def _menu(layout: str, device: DeviceFacts) -> tuple[list[Config], model.Columns]:
+    """Every tile, cluster and cut, with as many stages as fit."""
+    large = Workload(problem="gemm", axes={"M": 2**14, "N": 2**14, "K": 2**14}, dtype="fp16", layout=layout)
+    found: list[Config] = []
+    for (schedule, share_p, share_q, bp, bq), (cp, cq), swap in product(TILES, ((1, 1), (2, 1), (1, 2)), (False, True)):
+        c: Config = {
+            "swap": swap, "schedule": schedule, "consumers_p": share_p, "consumers_q": share_q, "block_p": bp,
+            "block_q": bq, "block_k": 64, "cluster_p": cp, "cluster_q": cq, "raster_group": 8, "evict": "normal", "pdl": False,
+        }  # fmt: skip
+        # a second store buffer where it costs no stage that keeps the ring at three
+        sizes = product((2, 1), range(8, 2, -1))
+        whole = (c | {"raster": "p", "split_k": 1, "tail": "tiles", "store_buffers": b, "stages": s} for b, s in sizes)
+        if (full := next((x for x in whole if illegal(x, large, device) is None), None)) is not None:
+            found += [full | {"split_k": split, "tail": tail, "raster": raster} for (split, tail), raster in product(CUTS, "pq")]
+    return found, model.columns(found)
