@@ -50,7 +50,12 @@ def cuda(source: str, name: str = "") -> Candidate:
 
 
 def test_what_must_not_be_published_is_told_apart(tmp_path):
-    local = 'extern "C" __global__ void k(const int* a, int* c) {int t[64]; for (int i = 0; i < 64; i++) t[i] = i; for (int i = 0; i < 64; i++) t[a[i] & 63] += a[i]; c[0] = t[a[70] & 63]; }'
+    local = """extern "C" __global__ void k(const int* a, int* c) {
+        int t[64];
+        for (int i = 0; i < 64; i++) t[i] = i;
+        for (int i = 0; i < 64; i++) t[a[i] & 63] += a[i];
+        c[0] = t[a[70] & 63];
+    }"""
     spill = """extern "C" __global__ void __launch_bounds__(1024, 2) k(const float* a, float* c) {
         float v[80];
         #pragma unroll

@@ -234,10 +234,9 @@ class _Audit:
         return (Tool(name="machine code", outcome=Outcome.OK, evidence=f"{found.registers} registers, no spills, no local memory"),)
 
     def _sanitizers(self, drawn: Sequence[Workload]) -> tuple[Tool, ...]:
-        if self.candidate.kind != "cuda":
-            return ()
         if self.tool_path is None or self.build is None:
-            return tuple(Tool(name=tool, evidence=said) for tool, said in self.versions.items())
+            versions = self.versions if self.candidate.kind == "cuda" else {}
+            return tuple(Tool(name=tool, evidence=said) for tool, said in versions.items())
         smallest = [w for w in self.served[:1] if _elements(w) <= SANITIZED_ELEMENTS]
         if not (shapes := (*smallest, *drawn)):
             why = "not run: the kernel serves no shape that is small enough"
