@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import pytest
@@ -13,8 +12,6 @@ from kernelwright.families.gemm_sm90.family import Ring, Tiny
 from kernelwright.problems import resolve
 from kernelwright.records import Candidate, Environment, Launch, LaunchPlan, Origin, TensorArg
 from kernelwright.runtime import pack
-
-sys.path.insert(0, str(Path(__file__).parent / "evaluate"))
 from made_up import made_up_pack
 
 pytest.importorskip("cuda.bindings.nvrtc")
