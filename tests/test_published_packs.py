@@ -26,6 +26,7 @@ def published() -> list[Path]:
     return sorted(manifest.parent for manifest in RESULTS.rglob("manifest.json"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("folder", published(), ids=lambda p: str(p.relative_to(RESULTS)))
 def test_published_kernels_compile_without_spills_to_what_they_were_written_for(folder: Path):
     found = inspect_pack(pack.load(folder))

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import msgspec
 import pytest
-from made_up import made_up_pack, product, scripted
 
-from kernelwright.evaluate.audit import FILE, Extent, Verification, verify_pack
+from kernelwright.evaluate.audit import FILE, MOST_FAILURES, Extent, Verification, verification, verify_pack
 from kernelwright.evaluate.drawn import MOST_ELEMENTS, drawn_shapes
 from kernelwright.evaluate.evaluator import Evaluator
 from kernelwright.problems import problem_of, resolve
 from kernelwright.runtime import pack
 from kernelwright.runtime.pack import PackError
 from kernelwright.targets import target
+from made_up import made_up_pack, product, scripted
 
 SHAPES = ("gemm:32x32x32:fp32", "gemm:16x24x40:fp32")
 
@@ -32,7 +32,7 @@ def test_a_right_pack_is_proved_on_all_that_it_serves_and_on_random_shapes(tmp_p
     assert (kernel.serves, kernel.workloads, kernel.random) == (2, 2, 12)
     assert kernel.tails == 2 * 15 and kernel.refused == 0
     assert kernel.cases > kernel.tails + 12 * 6
-    assert Verification.from_json((saved.path / FILE).read_text()) == found
+    assert Verification.from_json((saved.path / FILE).read_text()) == verification(saved) == found
     assert found.manifest == pack.load(saved.path).manifest.checksum, "the file beside the manifest does not damage the pack"
     assert all("not run" in said for said in found.tools.values())
 
@@ -42,18 +42,20 @@ def test_random_shapes_find_what_the_list_of_tails_does_not(tmp_path, cpu):
     saved = made_up_pack(tmp_path / "p", "cpu", cpu.environment, [(SHAPES[0], wrong)])
     found = verify_pack(saved, target("cpu"), cpu, Extent(random=0))
     assert not found.failed
-    found = verify_pack(saved, target("cpu"), cpu, Extent(random=40, workloads=1))
+    found = verify_pack(saved, target("cpu"), cpu, Extent(random=80, workloads=1))
     (kernel,) = found.failed
     assert {f.outcome for f in kernel.failures} == {"WRONG_RESULT"}
+    assert len(kernel.failures) == MOST_FAILURES and kernel.random < 80, "it is not run any further"
     assert all(resolve(f.where).axes["M"] % 7 == 6 for f in kernel.failures)
 
 
+@pytest.mark.slow
 def test_a_hang_and_a_death_are_verdicts_and_the_next_kernel_is_still_proved(tmp_path):
-    with Evaluator(target("fake"), note_seconds=1.0) as fake:
+    with Evaluator(target("fake"), note_seconds=12.0) as fake:
         kernels = [(SHAPES[0], scripted(hangs=True)), (SHAPES[1], scripted(dies=True)), ("gemm:8x8x8:fp32", scripted())]
         saved = made_up_pack(tmp_path / "p", "fake", fake.environment, kernels)
         told = []
-        found = verify_pack(saved, target("fake"), fake, Extent(random=1), told.append)
+        found = verify_pack(saved, target("fake"), fake, Extent(random=0), told.append)
     assert [sorted({f.outcome for f in k.failures}) for k in found.kernels] == [["TIMEOUT"], ["CRASH"], []]
     assert tuple(told) == found.kernels
 
@@ -71,6 +73,16 @@ def test_a_pack_of_another_device_is_refused(tmp_path, cpu):
     with pytest.raises(PackError, match="was made for cpu"):
         verify_pack(elsewhere, target("cpu"), cpu)
     assert not (elsewhere.path / FILE).exists()
+
+
+def test_a_verification_belongs_to_its_manifest(tmp_path, cpu):
+    saved = made_up_pack(tmp_path / "p", "cpu", cpu.environment, [(SHAPES[0], product())])
+    verify_pack(saved, target("cpu"), cpu, Extent(random=0))
+    other = made_up_pack(tmp_path / "q", "cpu", cpu.environment, [(SHAPES[1], product())])
+    (other.path / FILE).write_bytes((saved.path / FILE).read_bytes())
+    assert verification(saved) is not None and verification(other) is None
+    (saved.path / FILE).write_text("{")
+    assert verification(saved) is None
 
 
 def test_drawn_shapes_are_legal_small_odd_and_the_same_for_a_seed():

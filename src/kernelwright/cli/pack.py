@@ -110,12 +110,18 @@ def _show(screen, found, where: Path) -> None:
 
 
 def _print(path: Path, json_output: bool) -> None:
+    from kernelwright.evaluate.audit import verification
     from kernelwright.runtime import pack
 
     loaded = pack.load(path)
+    found = verification(loaded)
+    said = f"none; run: kernelwright pack verify {path}"
+    if found is not None:
+        said = f"{len(found.kernels)} kernels, {len(found.failed)} failed, {found.not_run} runs of a tool not made, {found.created}"
+    info = loaded.info() | {"verification": said}
     if json_output:
-        emit(loaded.info())
+        emit(info)
     else:
         screen = console(False)
-        for key, value in loaded.info().items():
+        for key, value in info.items():
             screen.print(f"{key}: {value}", markup=False)

@@ -36,6 +36,8 @@ SANITIZED_RANDOM = 4
 """Random shapes under each tool, beside the smallest Workload that the kernel serves."""
 SANITIZED_ELEMENTS = 2**22
 """A served Workload with more is too slow under the tools."""
+MOST_FAILURES = 5
+"""A kernel that has failed so often is not run any further: a hang costs a minute each time."""
 
 
 @dataclass(frozen=True)
@@ -76,7 +78,7 @@ class Kernel(Record, frozen=True, kw_only=True):
     serves: int
     """Workloads of the Pack."""
     workloads: int
-    """Those among them on which it climbed the whole ladder."""
+    """Those among them on which it was sent up the whole ladder."""
     cases: int
     """Checks made, on served and random shapes."""
     tails: int
@@ -84,7 +86,7 @@ class Kernel(Record, frozen=True, kw_only=True):
     refused: int
     """Those that its plan excludes."""
     random: int
-    """Random shapes drawn; fewer than asked for where the plan accepts no more."""
+    """Random shapes that ran; fewer than asked for where the plan accepts no more, or the kernel failed too often."""
     tools: tuple[Tool, ...] = ()
     failures: tuple[Failure, ...] = ()
     seconds: float = 0.0
@@ -145,6 +147,15 @@ def verify_pack(
     return found
 
 
+def verification(pack: Pack) -> Verification | None:
+    """What `verify_pack` left in the Pack; None where there is nothing, or it is of another manifest."""
+    try:
+        found = Verification.from_json((pack.path / FILE).read_bytes())
+    except (OSError, ValueError):
+        return None
+    return found if found.manifest == pack.manifest.checksum else None
+
+
 def _tools(target: Target, extent: Extent) -> tuple[str | None, dict[str, str]]:
     """Path of the sanitizer if it is to be run, and what is said of each tool."""
     if target.kind != "cuda":
@@ -182,13 +193,9 @@ class _Audit:
 
     def run(self) -> Kernel:
         started = time.monotonic()
-        climbed = self.served[: self.extent.workloads]
-        for w in climbed:
-            self._judge(w, ALL_RUNGS)
-        sms = self.target.facts().sms
-        drawn = drawn_shapes(self.candidate, self.served, self.extent.random, self.extent.seed, sms)
-        for w in drawn:
-            self._judge(w, RANDOM_RUNGS)
+        climbed = sum(self._judge(w, ALL_RUNGS) for w in self.served[: self.extent.workloads])
+        drawn = drawn_shapes(self.candidate, self.served, self.extent.random, self.extent.seed, self.target.facts().sms)
+        random = sum(self._judge(w, RANDOM_RUNGS) for w in drawn)
         tools = (*self._machine_code(), *self._sanitizers(drawn[:SANITIZED_RANDOM]))
         self.failures += [Failure(where=t.name, outcome=t.outcome, evidence=t.evidence) for t in tools if t.outcome not in ("", Outcome.OK)]
         return Kernel(
@@ -196,24 +203,26 @@ class _Audit:
             name=self.candidate.origin.name,
             config=self.candidate.origin.config,
             serves=len(self.entries),
-            workloads=len(climbed),
+            workloads=climbed,
             cases=self.cases,
             tails=self.tails,
             refused=self.refused,
-            random=len(drawn),
+            random=random,
             tools=tools,
             failures=tuple(self.failures),
             seconds=round(time.monotonic() - started, 2),
         )
 
-    def _judge(self, w: Workload, rungs: tuple[str, ...]) -> None:
-        """In the judge, as every candidate: what the kernel does there is a Verdict, a hang a TIMEOUT."""
+    def _judge(self, w: Workload, rungs: tuple[str, ...]) -> bool:
+        """In the judge, as every candidate: what the kernel does there is a Verdict, a hang a TIMEOUT. False if it was not run."""
+        if len(self.failures) >= MOST_FAILURES:
+            return False
         try:
             job = Job(workload=w, rungs=rungs)
             (trial,) = self.evaluator.evaluate_built([(self.candidate, self.build)], job, stage="verify", session="")
         except JudgeError as error:
             self.failures.append(Failure(where=w.name, outcome="NOT_RUN", evidence=str(error)))
-            return
+            return False
         checks = trial.verdict.checks
         self.cases += len(checks)
         refused = sum(c.rung == "shapes" and c.note.startswith("refused") for c in checks)
@@ -221,12 +230,14 @@ class _Audit:
         self.tails += sum(c.rung == "shapes" for c in checks) - refused
         if not trial.verdict.ok:
             self.failures.append(Failure(where=w.name, outcome=trial.verdict.outcome, evidence=trial.verdict.evidence))
+        return True
 
     def _machine_code(self) -> tuple[Tool, ...]:
         if self.candidate.kind != "cuda" or self.artifact is None:
             return ()
         try:
-            found = machine_code.inspect(self.candidate, self.artifact, self.target.name)
+            ((_, built),) = self.evaluator.builder.builds([self.candidate])
+            found = machine_code.inspect(self.candidate, built, self.artifact)
         except (TargetUnavailable, ValueError) as error:
             return (Tool(name="machine code", evidence=f"not run: {error}"),)
         if found.faults:
@@ -237,6 +248,8 @@ class _Audit:
         if self.tool_path is None or self.build is None:
             versions = self.versions if self.candidate.kind == "cuda" else {}
             return tuple(Tool(name=tool, evidence=said) for tool, said in versions.items())
+        if len(self.failures) >= MOST_FAILURES:
+            return tuple(Tool(name=tool, evidence="not run: the kernel has failed too often") for tool in sanitized.TOOLS)
         smallest = [w for w in self.served[:1] if _elements(w) <= SANITIZED_ELEMENTS]
         if not (shapes := (*smallest, *drawn)):
             why = "not run: the kernel serves no shape that is small enough"

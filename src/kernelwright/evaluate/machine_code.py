@@ -7,12 +7,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from kernelwright.evaluate.build import build
-from kernelwright.records import Candidate, Record
+from kernelwright.evaluate.build import Builder
+from kernelwright.records import Build, Candidate, Record, Verdict
 from kernelwright.runtime.pack import Pack
 from kernelwright.targets import target as target_of
 from kernelwright.targets.sass import sass_mix
-from kernelwright.targets.target import CandidateFault
 
 LOCAL = ("LDL", "STL")
 """Loads and stores of local memory: spilled registers, or arrays indexed at run time."""
@@ -34,14 +33,13 @@ def expected_opcode(candidate: Candidate) -> str | None:
     return "HMMA" if candidate.origin.name.endswith("tiny") else "HGMMA"
 
 
-def inspect(candidate: Candidate, artifact: Path, target: str) -> MachineCode:
-    """One CUDA kernel. Raises TargetUnavailable where there is no compiler or disassembler."""
+def inspect(candidate: Candidate, built: Build | Verdict | None, artifact: Path) -> MachineCode:
+    """One CUDA kernel: its source compiled anew, and the cubin that ships. Raises TargetUnavailable where there is no disassembler."""
+    if not isinstance(built, Build):
+        evidence = built.evidence[:300] if built else "its target compiles nothing"
+        return MachineCode(candidate=candidate.id, faults=(f"it does not compile: {evidence}",))
     faults, registers = [], 0
-    try:
-        resources = build(target_of(target), candidate).resources
-    except CandidateFault as fault:
-        return MachineCode(candidate=candidate.id, faults=(f"it does not compile: {fault.evidence[:300]}",))
-    for name, r in resources.items():
+    for name, r in built.resources.items():
         registers = max(registers, r.registers)
         if r.spill_stores or r.spill_loads:
             faults.append(f"{name} spills registers: {r.spill_stores} bytes stored, {r.spill_loads} loaded")
@@ -55,10 +53,11 @@ def inspect(candidate: Candidate, artifact: Path, target: str) -> MachineCode:
 
 
 def inspect_pack(pack: Pack) -> list[MachineCode]:
-    """Each CUDA kernel of a Pack once."""
-    target = pack.manifest.environment.target
-    return [
-        inspect(pack.candidate(entries[0]), artifact, target)
+    """Each CUDA kernel of a Pack once. Raises TargetUnavailable where there is no compiler or disassembler."""
+    artifacts = {
+        pack.candidate(entries[0]): artifact
         for entries in pack.kernels().values()
         if entries[0].kind == "cuda" and (artifact := pack.artifact(entries[0]))
-    ]
+    }
+    with Builder(target_of(pack.manifest.environment.target)) as builder:
+        return [inspect(c, built, artifacts[c]) for c, built in builder.builds(artifacts)]
