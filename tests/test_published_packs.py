@@ -6,12 +6,15 @@ from pathlib import Path
 
 import pytest
 
+from kernelwright.evaluate.audit import Extent, _Audit
+from kernelwright.evaluate.evaluator import Evaluator
 from kernelwright.evaluate.machine_code import inspect_pack
 from kernelwright.families.family import DeviceFacts
 from kernelwright.families.gemm_sm90.family import Ring, Tiny
 from kernelwright.problems import resolve
 from kernelwright.records import Candidate, Environment, Launch, LaunchPlan, Origin, TensorArg
 from kernelwright.runtime import pack
+from kernelwright.targets import target
 from made_up import made_up_pack
 
 pytest.importorskip("cuda.bindings.nvrtc")
@@ -72,3 +75,14 @@ def test_what_must_not_be_published_is_told_apart(tmp_path):
     assert any("spills registers" in f for f in of_spill.faults)
     assert of_scalar.faults == ("no HGMMA in its machine code",)
     assert right.faults == () and right.opcodes["STG"] == 1
+
+
+def test_pack_verify_looks_at_it_too(tmp_path):
+    kernel = cuda('extern "C" __global__ void k(const int* a, int* c) { c[0] = a[0]; }', "gemm_sm90_ring")
+    saved = made_up_pack(tmp_path / "p", "cuda:sm_90", ENVIRONMENT, [("gemm:8x8x8:fp16", kernel)])
+    device = target("cuda:sm_90")
+    with Evaluator(device) as evaluator:
+        audit = _Audit(saved, saved.entries, device, evaluator, Extent(), None, {"memcheck": "not run: no tool"})
+        (found,) = audit._machine_code()
+        assert (found.outcome, found.evidence) == ("COMPILE_ERROR", "no HGMMA in its machine code")
+        assert [(t.name, t.outcome, t.evidence) for t in audit._sanitizers([])] == [("memcheck", "", "not run: no tool")]
