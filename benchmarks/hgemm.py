@@ -34,6 +34,7 @@ def main() -> None:
     parser.add_argument("--exhaustive", default="cublaslt-all", help="the rival behind `exhaustive`")
     parser.add_argument("--outside", type=Path, help="a table of CUDA-L2's times")
     parser.add_argument("--pack", type=Path, help="dispatch as this pack does; otherwise every shape's fastest is called")
+    parser.add_argument("--raw", default="trials.jsonl.gz", help="file name of the raw trials; .xz takes a tenth of .gz or less")
     parser.add_argument("--out", type=Path, required=True)
     args = parser.parse_args()
 
@@ -61,9 +62,9 @@ def main() -> None:
     )
     for name, title, shown, mode in shapes_page.charts(result):
         (args.out / f"{name}.svg").write_text(heatmap.picture(shown, mode, title))
-    page = shapes_page.render(result, title=args.suite, command=command, environment=environment, left_out=left_out)
+    page = shapes_page.render(result, title=args.suite, command=command, environment=environment, raw=args.raw, left_out=left_out)
     html.save(args.out / "report.html", page)
-    write_trials(args.out, trials)
+    write_trials(args.out, trials, args.raw)
     for name, mean in result.means.items():
         print(f"{name:36} {mean.mean:.3f}  [{mean.low:.3f}, {mean.high:.3f}]  {mean.shapes} shapes")
     print(f"{args.out / 'report.html'}")

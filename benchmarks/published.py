@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime
-import gzip
 import json
 import shlex
 import sys
@@ -13,6 +12,7 @@ from typing import Any
 
 import msgspec
 
+from kernelwright.archive import compressing
 from kernelwright.records import Environment, Trial
 
 
@@ -36,7 +36,7 @@ def write_summary(
     (out / "summary.json").write_text(json.dumps(summary, indent=1) + "\n")
 
 
-def write_trials(out: Path, trials: Iterable[Trial]) -> None:
-    """trials.jsonl.gz, which `kernelwright archive import` reads; the same Trials give the same bytes."""
-    with open(out / "trials.jsonl.gz", "wb") as raw, gzip.GzipFile("", "wb", fileobj=raw, mtime=0) as lines:
+def write_trials(out: Path, trials: Iterable[Trial], name: str = "trials.jsonl.gz") -> None:
+    """What `kernelwright archive import` reads, compressed as the name says."""
+    with open(out / name, "wb") as raw, compressing(raw, Path(name).suffix) as lines:
         lines.writelines(t.to_json().encode() + b"\n" for t in trials)

@@ -73,11 +73,14 @@ def test_both_layouts_outside_times_and_another_devices_trials(tmp_path):
     assert "Left out, since times of other devices" in (tmp_path / "out" / "report.html").read_text()
 
 
-def test_the_same_archive_gives_the_same_raw_bytes(tmp_path):
+def test_the_same_archive_gives_the_same_raw_bytes_which_can_be_imported(tmp_path):
     archive = archive_of(tmp_path / "a.db", suite_trials(sizes=(64,)))
-    for name in ("x", "y"):
-        assert publish(archive, "--out", str(tmp_path / name)).returncode == 0
-    assert (tmp_path / "x" / "trials.jsonl.gz").read_bytes() == (tmp_path / "y" / "trials.jsonl.gz").read_bytes()
+    for raw in ("trials.jsonl.gz", "trials.jsonl.xz"):
+        for name in ("x", "y"):
+            assert publish(archive, "--raw", raw, "--out", str(tmp_path / name)).returncode == 0
+        assert (tmp_path / "x" / raw).read_bytes() == (tmp_path / "y" / raw).read_bytes()
+        with Archive(tmp_path / f"{raw}.db") as other:
+            assert other.import_(tmp_path / "x" / raw).added == 2
 
 
 def test_bad_input_gets_one_sentence(tmp_path):

@@ -153,15 +153,17 @@ def test_colour_is_as_strong_for_twice_as_for_half(value):
 def test_the_page_names_losses_with_their_cause_and_escapes_what_it_is_given():
     trials = suite_trials(sizes=(64, 4096, 16384))
     result = Result(shapes_of(trials), COLD)
-    page = shapes_page.render(result, title="<b>t</b>", command="python x <y>", environment=ENVIRONMENT, left_out="Left out: 3 & more.")
+    page = shapes_page.render(
+        result, title="<b>t</b>", command="python x <y>", environment=ENVIRONMENT, raw="r.xz", left_out="Left out: 3 & more."
+    )
     losses = result.losses(result.headline)
     assert losses and all(f"<code>{v.trial.id[:12]}</code>" in page for _, v in losses)
-    assert "gemm_sm90_persistent block_p=128" in page and "kernelwright replay TRIAL" in page
+    assert "gemm_sm90_persistent block_p=128" in page and "archive import r.xz\nkernelwright replay TRIAL" in page
     assert "<b>t" not in page and "&lt;y&gt;" in page and "Left out: 3 &amp; more." in page
     assert page.index(losses[0][1].trial.id[:12]) < page.index(losses[-1][1].trial.id[:12]), "the slowest first"
 
 
 def test_a_page_of_nothing_compared_says_so():
     result = Result(shapes_of([confirmed(product(64, 64, 64), 10.0, {})]), COLD)
-    page = shapes_page.render(result, title="t", command="c", environment=ENVIRONMENT)
+    page = shapes_page.render(result, title="t", command="c", environment=ENVIRONMENT, raw="r.xz")
     assert "No shape has both" in page

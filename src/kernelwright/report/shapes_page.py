@@ -24,8 +24,8 @@ def charts(result: Result) -> list[tuple[str, str, Mapping[Shape, Versus], str]]
     return [one for one in found if one[2]]
 
 
-def render(result: Result, *, title: str, command: str, environment: Environment, left_out: str = "") -> str:
-    """The page. `left_out`: what of the archive does not stand here, as a sentence."""
+def render(result: Result, *, title: str, command: str, environment: Environment, raw: str, left_out: str = "") -> str:
+    """The page. `raw`: file of the raw Trials beside it. `left_out`: what of the archive does not stand here, as a sentence."""
     means, classes = result.means, list(CLASSES)
     tuned = rival_name(result.tuned)
     labels = {
@@ -44,6 +44,7 @@ def render(result: Result, *, title: str, command: str, environment: Environment
     return template("shapes.html.j2").render(
         title=title,
         command=command,
+        raw=raw,
         lead=_lead(result, environment),
         tiles=_tiles(result),
         caveats=_caveats(result, left_out),
