@@ -89,7 +89,7 @@ def _panel(
             left = x + LEFT + cell * j
             found = cells.get((m, n, k))
             if found is None:
-                svg.rect(left + 0.5, top + 0.5, cell - 1, ROW - 1, "band", f"{m}x{n}x{k}: not measured")
+                svg.rect(left + 0.5, top + 0.5, cell - 1, ROW - 1, "empty", f"{m}x{n}x{k}: not measured")
                 continue
             strength = _opacity(found.c.ratio)
             side = "win" if found.c.ratio >= 1 else "loss"
