@@ -10,14 +10,12 @@ Only confirmed trials are published: fresh process, whole ladder, all rivals, al
 from __future__ import annotations
 
 import argparse
-import datetime
 import gzip
-import json
-import shlex
-import sys
 import time
 from collections import defaultdict
 from pathlib import Path
+
+from published import command_line, write_summary, write_trials
 
 from kernelwright.archive import Archive
 from kernelwright.evaluate import stats
@@ -44,7 +42,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True)
     args = parser.parse_args()
 
-    command = "python " + shlex.join(["benchmarks/suite.py", *sys.argv[1:]])
+    command = command_line("suite.py")
     target, started = usable(args.target), time.monotonic()
     budget = Budget(trials=args.trials, seconds=args.seconds, finalists=2, confirm_seconds=args.confirm_seconds)
     args.out.mkdir(parents=True, exist_ok=True)
@@ -65,8 +63,7 @@ def main() -> None:
             confirmed += found
             print(f"[{index}/{len(workloads)}] {line(w.name, done.winner, done.mode)}  ({done.seconds:.0f} s)", flush=True)
             write(args.out, confirmed, environment, command, target.name, time.monotonic() - started)
-    with gzip.open(args.out / "trials.jsonl.gz", "wt") as lines:
-        lines.writelines(t.to_json() + "\n" for t in confirmed)
+    write_trials(args.out, confirmed)
     html.write(args.out / "report.html", confirmed, title=", ".join(args.suites), command=command, target_peaks=peaks)
 
 
@@ -113,15 +110,7 @@ def write(out: Path, confirmed: list[Trial], environment, command: str, target: 
             figures[f"slower_than_{key}"] = sum(c.outcome == "loss" for c in found)
             figures[f"geomean_over_{key}"] = stats.geomean([c.ratio for c in found])
             figures[f"worst_against_{key}"] = min(c.ratio for c in found)
-    summary = {
-        "command": command,
-        "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-        "environment": json.loads(environment.to_json()),
-        "figures": figures,
-        "seconds": round(seconds, 1),
-        "results": table,
-    }
-    (out / "summary.json").write_text(json.dumps(summary, indent=1) + "\n")
+    write_summary(out, command, environment, figures, seconds=round(seconds, 1), results=table)
 
 
 if __name__ == "__main__":

@@ -7,12 +7,10 @@ python benchmarks/throughput.py gemm:1024x1024x1024:fp16 --target cuda --out res
 from __future__ import annotations
 
 import argparse
-import datetime
-import json
-import shlex
-import sys
 import time
 from pathlib import Path
+
+from published import command_line, write_summary
 
 from kernelwright import propose
 from kernelwright.evaluate.build import Builder
@@ -48,18 +46,11 @@ def main() -> None:
             built = list(evaluator.builder.builds(candidates))
             row = {"workload": w.name, "candidates": len(built), "compiled_per_second": len(built) / (time.perf_counter() - started)}
             if not args.compile_only:
-                environment = json.loads(evaluator.environment.to_json())
+                environment = evaluator.environment
                 row |= judged(evaluator, built, screen_job(w, target.name, ("eager",)))
             rows.append(row)
             print(row, flush=True)
-    args.out.mkdir(parents=True, exist_ok=True)
-    summary = {
-        "command": "python " + shlex.join(["benchmarks/throughput.py", *sys.argv[1:]]),
-        "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-        "environment": environment,
-        "figures": {"jobs": args.jobs, "rows": rows},
-    }
-    (args.out / "summary.json").write_text(json.dumps(summary, indent=1) + "\n")
+    write_summary(args.out, command_line("throughput.py"), environment, {"jobs": args.jobs, "rows": rows})
 
 
 def judged(evaluator: Evaluator, built: list, job: Job) -> dict:

@@ -3,6 +3,7 @@ from __future__ import annotations
 import gzip
 import io
 import itertools
+import lzma
 import os
 import random
 import signal
@@ -177,7 +178,7 @@ def test_trial_by_prefix(tmp_path):
                 archive.trial(bad)
 
 
-@pytest.mark.parametrize("name", ["out.jsonl", "out.jsonl.gz"])
+@pytest.mark.parametrize("name", ["out.jsonl", "out.jsonl.gz", "out.jsonl.xz"])
 def test_export_and_import(tmp_path, name):
     rows = [trial(n) for n in range(3)]
     with Archive(tmp_path / "a.db") as a:
@@ -214,10 +215,12 @@ def test_import_of_a_torn_gzip_file_and_of_no_file(tmp_path):
     whole = gzip.compress(lines.encode())
     (tmp_path / "x.gz").write_bytes(whole[: len(whole) // 2])
     (tmp_path / "y.gz").write_text("not gzip")
+    (tmp_path / "z.xz").write_bytes(lzma.compress(lines.encode())[:-100])
     with Archive(tmp_path / "a.db") as archive:
         done = archive.import_(tmp_path / "x.gz")
         assert done.added > 5 and "is damaged after line" in done.bad[-1]
         assert "is damaged after line 0" in archive.import_(tmp_path / "y.gz").bad[0]
+        assert "is damaged after line" in archive.import_(tmp_path / "z.xz").bad[-1]
         with pytest.raises(ArchiveError, match="cannot be read: No such file"):
             archive.import_(tmp_path / "none")
         with pytest.raises(ArchiveError, match="cannot be written"):

@@ -118,7 +118,12 @@ def test_the_main_job_end_to_end(tmp_path):
 
     saved = kernelwright("pack", "save", str(tmp_path / "p"), "gemm:16x16x16:fp32", "--target", "fake", home=tmp_path)
     assert saved.returncode == 0, saved.stderr
-    assert kernelwright("pack", "info", str(tmp_path / "p"), home=tmp_path).returncode == 0
+    verified = kernelwright("pack", "verify", str(tmp_path / "p"), "--random", "3", "--json", home=tmp_path)
+    assert verified.returncode == 0, verified.stderr
+    told = json.loads(verified.stdout)
+    assert (told["failed"], len(told["kernels"]), told["kernels"][0]["random"]) == (0, 1, 3) and Path(told["file"]).is_file()
+    info = kernelwright("pack", "info", str(tmp_path / "p"), home=tmp_path)
+    assert info.returncode == 0 and "verification: 1 kernels, 0 failed" in info.stdout
 
     lines = str(tmp_path / "trials.jsonl.gz")
     assert kernelwright("archive", "export", lines, home=tmp_path).returncode == 0

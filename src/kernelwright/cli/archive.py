@@ -26,7 +26,7 @@ def info(json_output: Json = False) -> None:
 
 
 @app.command("export", epilog="Example: kernelwright archive export trials.jsonl.gz")
-def export_(file: Annotated[Path, typer.Argument(help="JSON lines; .gz compresses.")], json_output: Json = False) -> None:
+def export_(file: Annotated[Path, typer.Argument(help="JSON lines; .gz and .xz compress.")], json_output: Json = False) -> None:
     """Write every trial as a line of JSON."""
     with open_archive() as archive:
         count = archive.export(file)

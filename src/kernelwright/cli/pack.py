@@ -1,4 +1,4 @@
-"""`kernelwright pack`: save winners, look into a pack."""
+"""`kernelwright pack`: save winners, look into a pack, prove its kernels again."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from kernelwright.cli.common import BAD_REQUEST, Json, TargetName, console, emit, open_archive, workloads_of
+from kernelwright.cli.common import BAD_REQUEST, NO_KERNEL, Json, TargetName, console, emit, open_archive, open_target, workloads_of
 
 app = typer.Typer(help="Winners as a folder of sources, builds and evidence.", no_args_is_help=True)
 
@@ -44,13 +44,84 @@ def info(path: Annotated[Path, typer.Argument(help="A pack's folder.")], json_ou
     _print(path, json_output)
 
 
-def _print(path: Path, json_output: bool) -> None:
+@app.command(epilog="Example: kernelwright pack verify kernelwright-out/pack-hgemm-1000")
+def verify(
+    path: Annotated[Path, typer.Argument(help="A pack's folder, made on this kind of device.")],
+    limit: Annotated[int | None, typer.Option(min=1, help="Most workloads of each kernel, the smallest first; the default is all.")] = None,
+    random: Annotated[int, typer.Option(min=0, help="Random shapes of each kernel, of those that its plan accepts.")] = 100,
+    seed: Annotated[int, typer.Option(help="Of the random shapes.")] = 0,
+    sanitize: Annotated[bool, typer.Option(help="Run compute-sanitizer's memcheck and racecheck on CUDA kernels.")] = True,
+    json_output: Json = False,
+) -> None:
+    """Prove every kernel of a pack again, as it ships: whole ladder, random shapes, machine code, sanitizers. Leaves verification.json."""
+    from kernelwright.evaluate.audit import FILE, Extent, verify_pack
+    from kernelwright.evaluate.evaluator import Evaluator
     from kernelwright.runtime import pack
 
     loaded = pack.load(path)
+    device = open_target(loaded.manifest.environment.target)
+    screen, total = console(json_output), len(loaded.kernels())
+    count = 0
+
+    def told(k) -> None:
+        nonlocal count
+        count += 1
+        failed = f"{len(k.failures)} failures" if k.failures else "right"
+        said = f"{k.cases} cases on {k.workloads} workloads and {k.random} random shapes, {k.seconds:.0f} s"
+        screen.print(f"[{count}/{total}] {k.name}/{k.candidate[:8]}: {failed}, {said}", markup=False)
+
+    with Evaluator(device) as evaluator:
+        found = verify_pack(loaded, device, evaluator, Extent(limit, random, seed, sanitize), told)
+    where = loaded.path / FILE
     if json_output:
-        emit(loaded.info())
+        import msgspec
+
+        emit(msgspec.to_builtins(found) | {"failed": len(found.failed), "not_run": found.not_run, "file": str(where)})
+    else:
+        _show(screen, found, where)
+    if found.failed:
+        raise typer.Exit(NO_KERNEL)
+
+
+def _show(screen, found, where: Path) -> None:
+    from rich.table import Table
+
+    tools = list(dict.fromkeys(t.name for k in found.kernels for t in k.tools))
+    table = Table("kernel", "serves", "verified on", "tails (refused)", "random", "cases", *tools, "result", box=None, pad_edge=False)
+    for k in found.kernels:
+        outcomes = {t.name: t.outcome or "not run" for t in k.tools}
+        result = "FAILED" if k.failures else "right"
+        tails = f"{k.tails} ({k.refused})"
+        counts = (str(n) for n in (k.serves, k.workloads, tails, k.random, k.cases))
+        table.add_row(f"{k.name}/{k.candidate[:8]}", *counts, *(outcomes.get(t, "") for t in tools), result)
+    screen.print(table)
+    for k in found.failed:
+        for f in k.failures:
+            screen.print(f"{k.name}/{k.candidate[:8]}, {f.where}: {f.outcome}, {f.evidence}", markup=False)
+    for tool, said in found.tools.items():
+        screen.print(f"{tool}: {said}", markup=False)
+    sums = [f"{len(found.kernels)} kernels", f"{sum(k.workloads for k in found.kernels)} workloads"]
+    sums += [f"{sum(k.random for k in found.kernels)} random shapes", f"{sum(k.cases for k in found.kernels)} cases"]
+    sums += [f"{len(found.failed)} kernels failed", f"{found.not_run} runs of a tool not made"]
+    if found.rivals:
+        sums.append(f"{found.rivals} workloads served by a rival, nothing of ours to verify there")
+    screen.print("; ".join(sums))
+    screen.print(f"verification: {where}", markup=False)
+
+
+def _print(path: Path, json_output: bool) -> None:
+    from kernelwright.evaluate.audit import verification
+    from kernelwright.runtime import pack
+
+    loaded = pack.load(path)
+    found = verification(loaded)
+    said = f"none; run: kernelwright pack verify {path}"
+    if found is not None:
+        said = f"{len(found.kernels)} kernels, {len(found.failed)} failed, {found.not_run} runs of a tool not made, {found.created}"
+    info = loaded.info() | {"verification": said}
+    if json_output:
+        emit(info)
     else:
         screen = console(False)
-        for key, value in loaded.info().items():
+        for key, value in info.items():
             screen.print(f"{key}: {value}", markup=False)

@@ -93,7 +93,11 @@ def write(
     mode: the timing mode of the headlines; by default the one that most Trials were timed in.
     Raises ValueError for target_peaks of another form, OSError when the folder cannot be written.
     """
-    page = render(trials, title=title, command=command, target_peaks=target_peaks, costs=costs, mode=mode)
+    return save(path, render(trials, title=title, command=command, target_peaks=target_peaks, costs=costs, mode=mode))
+
+
+def save(path: str | Path, page: str) -> Path:
+    """Writes a page whole or not at all."""
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp")
@@ -131,7 +135,8 @@ def render(
 
 
 @cache
-def _template():
+def template(name: str = "report.html.j2"):
+    """A page's template with what all of them share: how numbers and names look, marks beside colours."""
     jinja = Jinja(
         loader=FileSystemLoader(Path(__file__).parent),
         autoescape=True,
@@ -143,7 +148,8 @@ def _template():
     jinja.globals.update(sig3=numbers.sig3, ratio=numbers.ratio, interval=numbers.interval, us=numbers.microseconds, count=numbers.count)
     jinja.globals.update(rival_name=wording.rival_name, outcome_name=wording.outcome_name, workload_name=wording.workload_name)
     jinja.globals.update(marks=wording.STANDING_MARKS, standings=wording.STANDING_NAMES, modes=wording.MODE_NAMES, shorten=shorten)
-    return jinja.get_template("report.html.j2")
+    jinja.globals["css"] = Markup((Path(__file__).parent / "style.css").read_text(encoding="utf-8"))
+    return jinja.get_template(name)
 
 
 class _Page:
@@ -158,10 +164,9 @@ class _Page:
         seconds = sum(t.seconds for t in run.trials)
         dates = sorted(t.created for t in run.trials if t.created)
         sections = self._sections() if many else tuple(self.section(s, f"w{i}", many=False) for i, s in enumerate(run.workloads))
-        return _template().render(
+        return template().render(
             title=shorten(title, 200),
             command=shorten(command, 2000),
-            css=Markup((Path(__file__).parent / "style.css").read_text(encoding="utf-8")),
             run=run,
             many=many,
             peaks=self.ceilings is not None,
@@ -171,7 +176,7 @@ class _Page:
             spent=numbers.seconds(seconds) if seconds else "",
             overview=self._overview() if many else None,
             sections=sections,
-            environments=tuple(_environment(e) for e in run.environments[:4]),
+            environments=tuple(environment_view(e) for e in run.environments[:4]),
             left_out=len(run.workloads) - len(sections) if many else 0,
         )
 
@@ -399,7 +404,7 @@ def _source(candidate: Candidate, limit: int) -> dict[str, Any]:
     }
 
 
-def _environment(e: Environment) -> dict[str, Any]:
+def environment_view(e: Environment) -> dict[str, Any]:
     facts = [(k, shorten(str(v), 300)) for k, v in list(e.facts.items())[:60]]
     versions = [(k, shorten(v, 200)) for k, v in list(e.versions.items())[:40]]
     return {

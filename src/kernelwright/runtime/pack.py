@@ -97,6 +97,14 @@ class Pack:
         """What serves a Workload; None if the Pack has nothing for it."""
         return next((e for e in self.entries if e.workload == w), None)
 
+    def kernels(self) -> dict[str, list[Entry]]:
+        """The entries of each kernel of ours, by Candidate id: one kernel may serve many Workloads."""
+        found: dict[str, list[Entry]] = {}
+        for entry in self.entries:
+            if not entry.rival:
+                found.setdefault(entry.candidate, []).append(entry)
+        return found
+
     def candidate(self, entry: Entry) -> Candidate:
         """The Candidate of an entry, identical to the one that was measured. Raises ValueError for a rival's entry."""
         return _candidate(entry, (self.path / entry.source).read_text(encoding="utf-8") if entry.source else "")

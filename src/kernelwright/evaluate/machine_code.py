@@ -1,0 +1,63 @@
+"""What the compiler made of a Pack's CUDA kernels: no spills, no local memory, and the instructions that the kernel was written for.
+
+Needs no GPU: the source is compiled again, and the cubin that ships is disassembled.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from kernelwright.evaluate.build import Builder
+from kernelwright.records import Build, Candidate, Record, Verdict
+from kernelwright.runtime.pack import Pack
+from kernelwright.targets import target as target_of
+from kernelwright.targets.sass import sass_mix
+
+LOCAL = ("LDL", "STL")
+"""Loads and stores of local memory: spilled registers, or arrays indexed at run time."""
+
+
+class MachineCode(Record, frozen=True, kw_only=True):
+    candidate: str
+    registers: int = 0
+    """Of the kernel that takes the most."""
+    opcodes: dict[str, int] = {}
+    """How often each opcode stands in the cubin that ships."""
+    faults: tuple[str, ...] = ()
+
+
+def expected_opcode(candidate: Candidate) -> str | None:
+    """Hopper's families multiply with wgmma (HGMMA); `tiny`, for products too small for a warpgroup, with mma.sync (HMMA)."""
+    if not candidate.origin.name.startswith("gemm_sm90"):
+        return None
+    return "HMMA" if candidate.origin.name.endswith("tiny") else "HGMMA"
+
+
+def inspect(candidate: Candidate, built: Build | Verdict | None, artifact: Path) -> MachineCode:
+    """One CUDA kernel: its source compiled anew, and the cubin that ships. Raises TargetUnavailable where there is no disassembler."""
+    if not isinstance(built, Build):
+        evidence = built.evidence[:300] if built else "its target compiles nothing"
+        return MachineCode(candidate=candidate.id, faults=(f"it does not compile: {evidence}",))
+    faults, registers = [], 0
+    for name, r in built.resources.items():
+        registers = max(registers, r.registers)
+        if r.spill_stores or r.spill_loads:
+            faults.append(f"{name} spills registers: {r.spill_stores} bytes stored, {r.spill_loads} loaded")
+        if r.stack:
+            faults.append(f"{name} has a stack of {r.stack} bytes")
+    opcodes = sass_mix(artifact)
+    faults += [f"{opcodes[op]} {op} in its machine code: local memory" for op in LOCAL if opcodes.get(op)]
+    if (wanted := expected_opcode(candidate)) and not opcodes.get(wanted):
+        faults.append(f"no {wanted} in its machine code")
+    return MachineCode(candidate=candidate.id, registers=registers, opcodes=opcodes, faults=tuple(faults))
+
+
+def inspect_pack(pack: Pack) -> list[MachineCode]:
+    """Each CUDA kernel of a Pack once. Raises TargetUnavailable where there is no compiler or disassembler."""
+    artifacts = {
+        pack.candidate(entries[0]): artifact
+        for entries in pack.kernels().values()
+        if entries[0].kind == "cuda" and (artifact := pack.artifact(entries[0]))
+    }
+    with Builder(target_of(pack.manifest.environment.target)) as builder:
+        return [inspect(c, built, artifacts[c]) for c, built in builder.builds(artifacts)]

@@ -1,0 +1,119 @@
+"""A Pack's kernels proved again: what passes, what the random shapes find, and what is said of what was not run."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from kernelwright.evaluate.audit import FILE, MOST_FAILURES, Extent, Verification, verification, verify_pack
+from kernelwright.evaluate.drawn import MOST_ELEMENTS, drawn_shapes
+from kernelwright.evaluate.evaluator import Evaluator
+from kernelwright.problems import problem_of, resolve
+from kernelwright.runtime import pack
+from kernelwright.runtime.pack import PackError
+from kernelwright.targets import target
+from made_up import made_up_pack, product, scripted
+
+SHAPES = ("gemm:32x32x32:fp32", "gemm:16x24x40:fp32")
+
+
+@pytest.fixture(scope="module")
+def cpu():
+    with Evaluator(target("cpu")) as one:
+        yield one
+
+
+def test_a_right_pack_is_proved_on_all_that_it_serves_and_on_random_shapes(tmp_path, cpu):
+    one = product()
+    saved = made_up_pack(tmp_path / "p", "cpu", cpu.environment, [(shape, one) for shape in SHAPES])
+    found = verify_pack(saved, target("cpu"), cpu, Extent(random=12))
+    (kernel,) = found.kernels
+    assert not found.failed and not found.not_run
+    assert (kernel.serves, kernel.workloads, kernel.random) == (2, 2, 12)
+    assert kernel.tails == 2 * 15 and kernel.refused == 0
+    assert kernel.cases > kernel.tails + 12 * 6
+    assert Verification.from_json((saved.path / FILE).read_text()) == verification(saved) == found
+    assert found.manifest == pack.load(saved.path).manifest.checksum, "the file beside the manifest does not damage the pack"
+    assert all("not run" in said for said in found.tools.values())
+
+
+def test_random_shapes_find_what_the_list_of_tails_does_not(tmp_path, cpu):
+    wrong = product("if (M % 7 == 6 && N > 3) c[(M - 1) * ldc + N - 1] += 1;")
+    saved = made_up_pack(tmp_path / "p", "cpu", cpu.environment, [(SHAPES[0], wrong)])
+    found = verify_pack(saved, target("cpu"), cpu, Extent(random=0))
+    assert not found.failed
+    found = verify_pack(saved, target("cpu"), cpu, Extent(random=80, workloads=1))
+    (kernel,) = found.failed
+    assert {f.outcome for f in kernel.failures} == {"WRONG_RESULT"}
+    assert len(kernel.failures) == MOST_FAILURES and kernel.random < 80, "it is not run any further"
+    assert all(resolve(f.where).axes["M"] % 7 == 6 for f in kernel.failures)
+
+
+@pytest.mark.slow
+def test_a_hang_and_a_death_are_verdicts_and_the_next_kernel_is_still_proved(tmp_path):
+    with Evaluator(target("fake"), note_seconds=12.0) as fake:
+        kernels = [(SHAPES[0], scripted(hangs=True)), (SHAPES[1], scripted(dies=True)), ("gemm:8x8x8:fp32", scripted())]
+        saved = made_up_pack(tmp_path / "p", "fake", fake.environment, kernels)
+        told = []
+        found = verify_pack(saved, target("fake"), fake, Extent(random=0), told.append)
+    assert [sorted({f.outcome for f in k.failures}) for k in found.kernels] == [["TIMEOUT"], ["CRASH"], []]
+    assert tuple(told) == found.kernels
+
+
+def test_a_kernel_that_refuses_what_it_serves_has_failed(tmp_path, cpu):
+    picky = product(requires=("K % 16 == 0",))
+    saved = made_up_pack(tmp_path / "p", "cpu", cpu.environment, [(shape, picky) for shape in SHAPES])
+    (kernel,) = verify_pack(saved, target("cpu"), cpu, Extent(random=5)).failed
+    assert [(f.where, f.outcome) for f in kernel.failures] == [(resolve(SHAPES[1]).name, "REFUSED")]
+    assert kernel.refused > 0, "tails that the plan excludes are counted apart"
+
+
+def test_a_pack_of_another_device_is_refused(tmp_path, cpu):
+    elsewhere = made_up_pack(tmp_path / "p", "cpu", cpu.environment.replace(device="Z80"), [(SHAPES[0], product())])
+    with pytest.raises(PackError, match="was made for cpu"):
+        verify_pack(elsewhere, target("cpu"), cpu)
+    assert not (elsewhere.path / FILE).exists()
+
+
+def test_a_verification_belongs_to_its_manifest(tmp_path, cpu):
+    saved = made_up_pack(tmp_path / "p", "cpu", cpu.environment, [(SHAPES[0], product())])
+    verify_pack(saved, target("cpu"), cpu, Extent(random=0))
+    other = made_up_pack(tmp_path / "q", "cpu", cpu.environment, [(SHAPES[1], product())])
+    (other.path / FILE).write_bytes((saved.path / FILE).read_bytes())
+    assert verification(saved) is not None and verification(other) is None
+    (saved.path / FILE).write_text("{")
+    assert verification(saved) is None
+
+
+def test_drawn_shapes_are_legal_small_odd_and_the_same_for_a_seed():
+    served = [resolve("gemm:4096x4096x512:fp16")]
+    kernel = product(requires=("ld_a % 8 == 0", "ld_b % 8 == 0", "K > 0"))
+    found = drawn_shapes(kernel, served, 100, seed=3, sms=132)
+    assert found == drawn_shapes(kernel, served, 100, seed=3, sms=132) != drawn_shapes(kernel, served, 100, seed=4, sms=132)
+    assert len(set(found)) == 100
+    assert all(w.axes["K"] % 8 == 0 and w.axes["N"] % 8 == 0 for w in found) and any(w.axes["M"] % 2 for w in found)
+    assert all(sum(s.numel for s in problem_of(w).tensors(w)) <= MOST_ELEMENTS for w in found)
+
+
+def test_a_kernel_for_one_k_alone_still_gets_random_shapes():
+    kernel = product(requires=("K == 512", "M % 64 == 0"))
+    found = drawn_shapes(kernel, [resolve("gemm:4096x4096x512:fp16")], 20, seed=0, sms=1)
+    assert len(found) == 20 and all(w.axes["K"] == 512 for w in found)
+
+
+def test_fewer_shapes_where_the_plan_accepts_no_more():
+    kernel = product(requires=("M <= 2", "N == 1", "K == 1"))
+    found = drawn_shapes(kernel, [resolve("gemm:1x1x1:fp32")], 9, seed=0, sms=1)
+    assert [w.axes["M"] for w in found] == [2], "the served shape is not drawn again"
+
+
+def test_a_chain_is_drawn_in_sizes_that_it_has():
+    assert len(drawn_shapes(scripted(), [resolve("chain:rotary:64x64")], 10, seed=0, sms=1)) == 10
+
+
+def test_verification_is_plain_json(tmp_path, cpu):
+    saved = made_up_pack(tmp_path / "p", "cpu", cpu.environment, [(SHAPES[0], product())])
+    verify_pack(saved, target("cpu"), cpu, Extent(random=2, seed=7))
+    read = msgspec.json.decode((saved.path / FILE).read_bytes())
+    assert read["seed"] == 7 and read["random"] == 2 and read["environment"]["target"] == "cpu"
+    assert read["kernels"][0]["cases"] > 0 and read["kernels"][0]["failures"] == []
