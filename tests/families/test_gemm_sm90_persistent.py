@@ -49,7 +49,6 @@ BASE: Config = {
     "raster_group": 2,
     "evict": "normal",
     "split_k": 1,
-    "pdl": False,
 }
 PINGPONG: Config = {"schedule": "pingpong", "consumers_p": 1, "block_p": 64}
 SWAP: Config = {"swap": True}
@@ -120,7 +119,7 @@ CASES = [
     Case(gemm(72, 136, 456, "bf16", "tn"), {"split_k": 2} | PINGPONG | SWAP | cluster(2, 1), repeats=2),
     Case(gemm(200, 72, 328, layout="nt"), {"split_k": 4} | THREE, repeats=2),
     # the rest
-    Case(gemm(136, 72, 8, layout="nt"), {"stages": 8, "evict": "keep_p", "pdl": True}, repeats=2),
+    Case(gemm(136, 72, 8, layout="nt"), {"stages": 8, "evict": "keep_p"}, repeats=2),
     Case(gemm(264, 136, 200, layout="nn"), PINGPONG | {"stages": 2, "evict": "keep_q", "raster": "q", "raster_group": 4}),
 ]
 

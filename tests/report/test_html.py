@@ -109,7 +109,7 @@ def test_an_optimize_run_is_told_whole():
     assert f"kernelwright replay {winner.id}" in read.text
     assert COMMAND in read.text
     assert "inductor-fast-math is not compared: wrong result: case wide" in read.text
-    for mode in ("device-cold", "device-warm", "host-offline", "host-server"):
+    for mode in MODES:
         assert mode in read.text
     for outcome in {t.verdict.outcome for t in trials} - {Outcome.OK}:
         assert outcome.value in read.text and EVIDENCE[outcome] in read.text
@@ -117,7 +117,7 @@ def test_an_optimize_run_is_told_whole():
         assert rung in read.text
     assert "g++ 12.2.0" in read.text and "2.13.0" in read.text and "bench-01" in read.text
     assert "new_gelu" in read.text and "cols % 8 == 0" in read.text and "Registers" in read.text
-    assert html.count("<svg") == 6, "four modes, the search curve, the roofline"
+    assert html.count("<svg") == 7, "five modes, the search curve, the roofline"
 
 
 def test_a_loss_is_said_in_the_headline():

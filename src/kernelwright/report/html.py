@@ -143,6 +143,7 @@ def _template():
     jinja.globals.update(sig3=numbers.sig3, ratio=numbers.ratio, interval=numbers.interval, us=numbers.microseconds, count=numbers.count)
     jinja.globals.update(rival_name=wording.rival_name, outcome_name=wording.outcome_name, workload_name=wording.workload_name)
     jinja.globals.update(marks=wording.STANDING_MARKS, standings=wording.STANDING_NAMES, modes=wording.MODE_NAMES, shorten=shorten)
+    jinja.globals["chain_note"] = wording.CHAIN_NOTE
     return jinja.get_template("report.html.j2")
 
 
@@ -196,6 +197,7 @@ class _Page:
         return {
             **self._overview_charts,
             "classes": self._classes(),
+            "chained": run.mode != "device-chain" and any(s.chained for s in run.workloads),
             "labelled": len(run.workloads) <= LABELLED_ROWS,
             "rows": tuple((s, self._rate(s), self._ratios(s)) for s in shown),
             "left_out": len(run.workloads) - len(shown),

@@ -27,7 +27,6 @@ struct Config {
     static constexpr bool swap = false;
     static constexpr int block_p = 128, block_q = 256, block_k = 64;
     static constexpr int split_k = 1;        // parts of K in different blocks, which meet in the workspace
-    static constexpr bool dependent = false;  // programmatic dependent launch
     static constexpr bool pingpong = false;
     static constexpr int consumers_p = 2, consumers_q = 1;  // how the consumer warpgroups share a tile; ping-pong: 1, 1
     static constexpr int stages = 4;
@@ -141,10 +140,8 @@ extern "C" __global__ void __launch_bounds__(threads, 1)
     } else {
         __syncthreads();
     }
-    if constexpr (Config::dependent) {
-        kw::grid_dependency_wait();
-        kw::launch_dependents();
-    }
+    kw::grid_dependency_wait();
+    kw::launch_dependents();
 
     RingPosition at;
     if (warp < 4) {

@@ -29,7 +29,6 @@ SPACE: Space = {
     "raster_group": (1, 2, 4, 8, 16),
     "evict": ("normal", "keep_p", "keep_q"),
     "split_k": (1, 2, 3, 4, 6, 8),
-    "pdl": (False, True),
 }
 """`schedule`: cooperative consumers share a tile, consumers_p x consumers_q of them; ping-pong has two with a tile each. `raster`: the side
 whose neighbouring tiles form a group. `evict`: which operand L2 keeps, while the other is first to leave."""
@@ -129,7 +128,7 @@ def plan(c: Config, w: Workload) -> LaunchPlan:
         block=(128 * (1 + consumers(c)), 1, 1),
         cluster=(cluster, 1, 1),
         smem=smem_bytes(c, w),
-        pdl=bool(c["pdl"]),
+        pdl=True,
     )
     requires = (*sides.requires(), "ld_c % 8 == 0", "align_c % 16 == 0")
     if split > 1:
@@ -165,7 +164,7 @@ def _seed(
     c: Config = {
         "swap": swap, "schedule": schedule, "consumers_p": share_p, "consumers_q": share_q, "block_p": bp,
         "block_q": bq, "block_k": 64, "cluster_p": cp, "cluster_q": cq, "raster": "p", "raster_group": 8, "evict": "normal",
-        "split_k": split, "pdl": False,
+        "split_k": split,
     }  # fmt: skip
     for buffers in (2, 1):  # a second store buffer where it costs no stage that keeps the ring at three
         for stages in range(8, 2, -1):

@@ -23,7 +23,6 @@ SPACE: Space = {
     "cluster_q": (1, 2, 4),
     "split_k": (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16),
     "raster_group": (0, 1, 2, 4, 8, 16),
-    "pdl": (False, True),
 }
 
 
@@ -132,7 +131,7 @@ def plan(c: Config, w: Workload) -> LaunchPlan:
         block=(threads(c), 1, 1),
         cluster=(blocks, 1, 1),
         smem=smem_bytes(c, w),
-        pdl=bool(c["pdl"]),
+        pdl=True,
     )
     return LaunchPlan(launches=(launch,), requires=requires)
 
@@ -148,7 +147,7 @@ def seeds(w: Workload, device: DeviceFacts) -> tuple[Config, ...]:
                 for split in (1, 2, 3, 4, 6, 8, 12, 16):
                     c: Config = {
                         "swap": swap, "block_p": bp, "block_q": bq, "block_k": 64, "subtiles": subtiles, "cluster_p": cp,
-                        "cluster_q": cq, "split_k": split, "raster_group": 8, "pdl": False,
+                        "cluster_q": cq, "split_k": split, "raster_group": 8,
                     }  # fmt: skip
                     c["stages"] = next((s for s in reversed(SPACE["stages"]) if illegal(c | {"stages": s}, w, device) is None), 0)
                     if c["stages"] and (us := _microseconds(c, w, device)) < best.get((bp, bq, subtiles), (float("inf"),))[0]:

@@ -14,7 +14,6 @@ SPACE: Space = {
     "block_q": (8, 16, 32, 64),
     "block_k": (32, 64, 128),
     "warps": (1, 2, 4, 8, 16),
-    "pdl": (False, True),
 }
 
 SIZES = ("block_p", "block_q", "block_k", "warps")
@@ -94,7 +93,7 @@ def plan(c: Config, w: Workload) -> LaunchPlan:
         grid=(f"cdiv({p.extent}, {block_p})", f"cdiv({q.extent}, {block_q})", 1),
         block=(32 * warps, 1, 1),
         smem=smem_bytes(c, w),
-        pdl=bool(c["pdl"]),
+        pdl=True,
     )
     return LaunchPlan(launches=(launch,), requires=tuple(requires))
 
@@ -108,7 +107,7 @@ def seeds(w: Workload, device: DeviceFacts) -> tuple[Config, ...]:
                 c: Config = {
                     "swap": swap, "block_p": block_p, "block_q": block_q,
                     "block_k": 128 if w.axes["K"] >= 128 * warps else 64 if w.axes["K"] >= 64 * warps else 32,
-                    "warps": warps, "pdl": False,
+                    "warps": warps,
                 }  # fmt: skip
                 if illegal(c, w, device) is None:
                     found.append(c)

@@ -16,7 +16,6 @@ SPACE: Space = {
     "block_q": (8, 16, 32, 48, 64, 96, 128),
     "block_k": (64, 128, 256),
     "split_k": (1, 2, 3, 4, 6, 8, 12, 16),
-    "pdl": (False, True),
 }
 
 SIZES = ("block_p", "block_q", "block_k", "split_k")
@@ -106,7 +105,7 @@ def plan(c: Config, w: Workload) -> LaunchPlan:
         block=(2 * block_p, 1, 1),
         cluster=(1, 1, split),
         smem=smem_bytes(c, w),
-        pdl=bool(c["pdl"]),
+        pdl=True,
     )
     return LaunchPlan(launches=(launch,), requires=tuple(requires))
 
@@ -120,7 +119,7 @@ def seeds(w: Workload, device: DeviceFacts) -> tuple[Config, ...]:
                 for load in ("cp_async", "tma"):
                     c: Config = {
                         "load": load, "swap": swap, "block_p": block_p, "block_q": block_q,
-                        "block_k": 64, "split_k": int(split), "pdl": False,
+                        "block_k": 64, "split_k": int(split),
                     }  # fmt: skip
                     if illegal(c, w, device) is None:
                         found.append((_microseconds(c, w, device), c))
