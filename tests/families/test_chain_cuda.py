@@ -265,7 +265,7 @@ def test_sums_of_running_sums_comparisons_and_picks(tmp_path):
         "scheme": "registers", "row_threads": 32, "rows_per_block": 2, "vec": 4, "items": 1,
         "blocks_per_sm": 0, "hints": "none", "math": "accurate",
     }  # fmt: skip
-    source, plan = render(chain, choices, title="by hand", rows="rows", cols="cols", cols_now=cols)
+    source, plan = render(chain, choices, title="by hand", rows="rows", cols="cols", cols_now=cols, dependent=True)
     candidate = Candidate(kind="cuda", source=source, plan=plan, origin=Origin(kind="script"))
     check_compiles(candidate, HOPPER)
     rng = torch.Generator().manual_seed(5)
@@ -292,7 +292,7 @@ def test_axes_that_fold_into_rows_must_have_no_gaps(tmp_path):
     choices: Config = {
         "scheme": "tiles", "threads": 64, "vec": 4, "items": 1, "blocks_per_sm": 0, "hints": "none", "math": "accurate",
     }  # fmt: skip
-    source, plan = render(chain, choices, title="folded", rows=2, cols=24, cols_now=24)
+    source, plan = render(chain, choices, title="folded", rows=2, cols=24, cols_now=24, dependent=True)
     candidate = Candidate(kind="cuda", source=source, plan=plan, origin=Origin(kind="script"))
     emulated = Emulated(candidate, nvrtc.device_headers(), tmp_path)
     x = torch.randn(2, 3, 8, generator=torch.Generator().manual_seed(1))

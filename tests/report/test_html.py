@@ -24,6 +24,7 @@ from fake_trials import (
 
 from kernelwright.records import Candidate, Environment, Origin, Outcome, Verdict, Workload
 from kernelwright.report.html import LIMIT, render, write
+from kernelwright.report.wording import CHAIN_NOTE
 
 COMMAND = "kernelwright optimize chain:new-gelu:1024x1024"
 VOID = {"meta", "br", "link", "hr", "img", "input"}
@@ -109,7 +110,7 @@ def test_an_optimize_run_is_told_whole():
     assert f"kernelwright replay {winner.id}" in read.text
     assert COMMAND in read.text
     assert "inductor-fast-math is not compared: wrong result: case wide" in read.text
-    for mode in MODES:
+    for mode in ("device-cold", "device-warm", "host-offline", "host-server"):
         assert mode in read.text
     for outcome in {t.verdict.outcome for t in trials} - {Outcome.OK}:
         assert outcome.value in read.text and EVIDENCE[outcome] in read.text
@@ -117,7 +118,7 @@ def test_an_optimize_run_is_told_whole():
         assert rung in read.text
     assert "g++ 12.2.0" in read.text and "2.13.0" in read.text and "bench-01" in read.text
     assert "new_gelu" in read.text and "cols % 8 == 0" in read.text and "Registers" in read.text
-    assert html.count("<svg") == 7, "five modes, the search curve, the roofline"
+    assert html.count("<svg") == 6, "four modes, the search curve, the roofline"
 
 
 def test_a_loss_is_said_in_the_headline():
@@ -313,6 +314,22 @@ def test_the_headline_mode_is_the_one_that_was_searched():
     assert "against the strongest rival, device time, warm cache" in read.text
     _, read = page([*screens, confirmed], mode="device-cold")
     assert "against the strongest rival, device time, cold cache" in read.text
+
+
+def test_a_chain_stands_in_a_column_beside_the_headline_and_is_explained():
+    rng = random.Random(0)
+    modes = ("device-cold", "device-chain")
+    confirmed = ok_trial(GELU, 500, 1000, rng, rivals={}, modes=modes, stage="confirm").replace(
+        comparisons=(comparison("eager", "device-cold", 1.5, 750), comparison("eager", "device-chain", 1.9, 750))
+    )
+    _, read = page([confirmed])
+    assert "1.50x faster than torch eager" in read.text, "the headline is that of launches that wait"
+    assert "device-cold device-chain" in read.text and CHAIN_NOTE in read.text
+    other = ok_trial(GELU.replace(axes={"rows": 8, "cols": 8}), 500, 1000, rng, modes=("device-cold",), stage="confirm")
+    _, read = page([confirmed, other])
+    assert "In a chain, vs strongest" in read.text and "1.90x" in read.text and CHAIN_NOTE in read.text
+    _, read = page([other])
+    assert "device-chain" not in read.text
 
 
 def test_a_mode_without_a_rival_says_so_and_what_the_others_say():
