@@ -181,7 +181,9 @@ def ok_trial(
             seconds=0.4,
         ),
         "timings": tuple(timing(rng, m, us * cost.get(m, 1.0)) for m in modes),
-        "comparisons": tuple(comparison(r, m, eager_us * f / us, eager_us * f * cost.get(m, 1.0)) for m in modes for r, f in rivals.items()),
+        "comparisons": tuple(
+            comparison(r, m, eager_us * f / us, eager_us * f * cost.get(m, 1.0)) for m in modes for r, f in rivals.items()
+        ),
         "sensors": {"clock_mhz": 2445.1, "temperature_c": 61.0},
         "stage": stage,
         "session": "s-0001",

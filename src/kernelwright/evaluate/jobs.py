@@ -7,7 +7,8 @@ from kernelwright.targets.target import Peaks
 
 SCREEN_RUNGS = ("exact", "normal")
 ALL_RUNGS = ("exact", "normal", "adversarial", "repeat", "chain", "shapes")
-"""`chain` is for launches that may overlap with their predecessor, where a plan has such. `memory` (guard bands, poison, inputs unchanged) is part of every run, and `after-timing` of every timed round."""
+"""`chain` is for launches that may overlap with their predecessor, where a plan has such. `memory` (guard bands, poison, inputs unchanged)
+is part of every run, and `after-timing` of every timed round."""
 
 
 class Entry(Record, frozen=True, kw_only=True):

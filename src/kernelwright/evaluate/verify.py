@@ -228,8 +228,8 @@ class Ladder:
             raise
         except CandidateFault as fault:
             evidence = (
-                "right by itself, wrong behind the kernel that writes its inputs: the plan says pdl, so griddepcontrol.wait must come before "
-                f"every access to global memory; {fault.evidence}"
+                "right by itself, wrong behind the kernel that writes its inputs: the plan says pdl, so griddepcontrol.wait must come "
+                f"before every access to global memory; {fault.evidence}"
             )
             raise CandidateFault(fault.outcome, evidence) from None
 

@@ -78,8 +78,8 @@ class Program(CudaContender):
         cold_launches: int,
         predecessor: Predecessor | None = None,
     ):
-        """Raises CandidateFault (REFUSED, LAUNCH_ERROR, OUT_OF_MEMORY). `release` is called once, on close. Without `predecessor` the device
-        knows no dependent launch."""
+        """Raises CandidateFault (REFUSED, LAUNCH_ERROR, OUT_OF_MEMORY). `release` is called once, on close. Without `predecessor` the
+        device knows no dependent launch."""
         for one in sets:
             refuse_unmet(plan, one.names)
         size = max((workspace_bytes(plan, one.names) for one in sets), default=0)

@@ -146,7 +146,7 @@ class Contender(ABC):
     """Whether a clocked launch leaves its result in the set's outputs. A rival's, and a Python candidate's, has to be run once more for
     that."""
     dependent: bool = False
-    """Whether its launches may overlap with their predecessors (programmatic dependent launch): if not, mode device-chain is device-cold."""
+    """Whether its launches may overlap with their predecessors (programmatic dependent launch); if not, device-chain is device-cold."""
     cold_launches: int = 4
     """Sets of buffers: the most launches of one cold sample, each on a set that nothing has touched since the flush."""
 

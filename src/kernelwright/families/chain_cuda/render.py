@@ -33,8 +33,8 @@ def tile_width(config: Config, cols: int) -> int:
 def render(
     chain: ChainProgram, config: Config, *, title: str, rows: Expr, cols: Expr, cols_now: int, dependent: bool
 ) -> tuple[str, LaunchPlan]:
-    """Source and plan. `rows` and `cols` are plan expressions, `cols_now` is the Workload's number of columns; `dependent`: the device knows
-    programmatic dependent launch."""
+    """Source and plan. `rows` and `cols` are plan expressions, `cols_now` is the Workload's number of columns; `dependent`: the device
+    knows programmatic dependent launch."""
     scheme = config["scheme"]
     functor = Functor(
         chain,
