@@ -29,16 +29,15 @@ class Dependent(_Scripted):
 
     def run_dependent(self, inputs: Mapping[str, Any], index: int = 0) -> None:
         tensors = self._sets[index].tensors
-        if not self.waits:
-            self.run(index)
-            early = {k: v.clone() for k, v in tensors.items() if k not in inputs}
+        self.run(index)
+        early = tensors["c"].clone()
         for name, value in inputs.items():
             tensors[name].copy_(value)
         tensors["c"].view(torch.int32).fill_(-1)
         if self.waits:
             self.run(index)
         else:
-            tensors["c"].copy_(early["c"])
+            tensors["c"].copy_(early)
 
     def sample(self, mode: str, launches: int) -> tuple[float, int]:
         self.modes.append(mode)
