@@ -16,7 +16,7 @@ from kernelwright.evaluate.buffers import Buffers, Shape
 from kernelwright.evaluate.jobs import SCREEN_RUNGS
 from kernelwright.problems.problem import Case, Problem, Tensors
 from kernelwright.records import Check, Outcome, Workload
-from kernelwright.targets.target import CandidateFault, Contender, DeviceLost
+from kernelwright.targets.target import CandidateFault, Contender
 
 VENDOR_FACTOR = 2.0
 """A candidate's relative Frobenius error may be at most this many times the vendor library's own (facts: docs/verification.md)."""
@@ -224,9 +224,9 @@ class Ladder:
         case = next(c for c in self.problem.cases(w) if c.rung == "normal")
         try:
             self._case(w, buffers, contender, case, rung="chain", name="behind a writer", dependent=True)
-        except DeviceLost:
-            raise
         except CandidateFault as fault:
+            if fault.outcome not in (Outcome.WRONG_RESULT, Outcome.OUT_OF_BOUNDS):
+                raise
             evidence = (
                 "right by itself, wrong behind the kernel that writes its inputs: the plan says pdl, so griddepcontrol.wait must come "
                 f"before every access to global memory; {fault.evidence}"

@@ -56,8 +56,8 @@ class Predecessor:
         cubin, _ = nvrtc.compile_cubin(SOURCE, nvrtc.architecture(self._sm))
         return Module(self._bindings, cubin, sm=self._sm, smem=self._smem)
 
-    def enqueue(self, copies: Sequence[tuple[Any, Any]], stream: int) -> tuple[Any, Prepared]:
-        """`copies`: (destination, source) tensors of the same bytes, contiguous. What is returned must live until the kernel has ended."""
+    def prepare(self, copies: Sequence[tuple[Any, Any]]) -> tuple[Prepared, Any]:
+        """The launch, and what must live as long as it. `copies`: (destination, source) tensors of the same bytes, contiguous."""
         rows = [(to.data_ptr(), source.data_ptr(), to.numel() * to.element_size()) for to, source in copies]
         table = torch.tensor(rows, dtype=torch.int64, device=copies[0][0].device)
         args = struct.pack("<Q", table.data_ptr()), struct.pack("<i", len(rows)), struct.pack("<q", PAUSE)
@@ -71,9 +71,7 @@ class Predecessor:
             args=args,
             labels=("copies", "count", "pause"),
         )
-        launch = Prepared(self._module.kernel("overwrite"), packed)
-        launch.enqueue(stream)
-        return table, launch
+        return Prepared(self._module.kernel("overwrite"), packed), table
 
     def close(self) -> None:
         if "_module" in self.__dict__:

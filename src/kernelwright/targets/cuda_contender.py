@@ -89,7 +89,7 @@ class Program(CudaContender):
         self._release: Callable[[], None] | None = release
         self.idle = not any(self._launches)
         self._predecessor = predecessor
-        self.dependent = plan.dependent and predecessor is not None and not self.idle
+        self.dependent = plan.dependent and predecessor is not None
         self.label = "kernel " + ", ".join(dict.fromkeys(launch.kernel for launch in plan.launches))
         super().__init__(clock, len(sets), cold_launches)
 
@@ -123,12 +123,13 @@ class Program(CudaContender):
                 else:
                     size = to.numel() * to.element_size()
                     copies.append((to, torch.full((size,), GARBAGE, dtype=torch.uint8, device=to.device)))
-            torch.cuda._sleep(FIRST_SPIN)  # the host gets ahead: what follows is enqueued before the predecessor begins
-            alive = self._predecessor.enqueue(copies, torch.cuda.current_stream().cuda_stream)
+            writer, table = self._predecessor.prepare(copies)
+            torch.cuda._sleep(FIRST_SPIN)  # the host gets ahead: what follows is enqueued before the writer begins
+            writer.enqueue(torch.cuda.current_stream().cuda_stream)
             for _ in range(2):
                 self._enqueue_dependent(index)
             self.clock.synchronize(self.label)
-            del alive
+            del table
 
     def disturbed(self) -> str | None:
         return self.workspace.disturbed()
