@@ -7,7 +7,7 @@ import json
 import pytest
 
 from kernelwright.archive import Archive
-from kernelwright.loop import Budget, NothingToTry, optimize
+from kernelwright.loop import Budget, NothingToTry, asked_modes, modes_for, optimize
 from kernelwright.problems import resolve
 from kernelwright.records import Outcome
 from kernelwright.targets import target
@@ -44,6 +44,17 @@ def test_resume_counts_what_is_there(tmp_path):
     assert sum(t.stage == "screen" for t in first.trials) == 6
     assert len(screens) == 10 and len({t.candidate.id for t in screens}) == 10
     assert {t.session for t in screens} == {first.session, again.session}
+
+
+def test_a_chain_is_offered_where_launches_can_overlap():
+    assert modes_for("cuda:sm_90")[:2] == ("device-cold", "device-chain")
+    for name in ("cuda:sm_80", "cpu", "fake"):
+        assert "device-chain" not in modes_for(name) and len(modes_for(name)) == 4
+        with pytest.raises(ValueError, match=f"needs a GPU of sm_90 or newer; {name} offers"):
+            asked_modes(["device-chain"], name)
+    assert asked_modes(["host-server", "device-chain"], "cuda:sm_90") == ("device-cold", "host-server", "device-chain")
+    with pytest.raises(ValueError, match="unknown timing mode 'device-lukewarm'; choose from device-warm, device-cold"):
+        asked_modes(["device-lukewarm"], "cpu")
 
 
 def test_no_family_says_why(tmp_path):

@@ -18,10 +18,10 @@ from kernelwright.archive import Archive
 from kernelwright.evaluate.evaluator import Evaluator, JudgeError
 from kernelwright.families.scripted import Scripted
 from kernelwright.problems import resolve
-from kernelwright.records import Outcome, Workload
+from kernelwright.records import Launch, LaunchPlan, Outcome, Workload
 from kernelwright.runtime import pack
 from kernelwright.targets import target
-from kernelwright.tune import GAP_KERNELS, Limits, Listener, Silent, share, tune
+from kernelwright.tune import GAP_KERNELS, Limits, Listener, Silent, Suite, share, tune
 
 SIZES = (2, 3, 4)
 TWENTY = [resolve(f"gemm:{m}x{n}x{k}:fp32") for m in SIZES for n in SIZES for k in SIZES][:20]
@@ -151,6 +151,21 @@ def test_a_workload_that_loses_the_judge_is_passed_over_and_a_dead_machine_ends_
         guilty.update(TWENTY)
         with pytest.raises(JudgeError):
             tune(TWENTY[4:9], target("fake"), archive, QUICK, evaluator=evaluator)
+
+
+def test_a_chain_is_asked_only_of_candidates_that_may_overlap(tmp_path, evaluator):
+    """Else a suite would confirm the others again and again."""
+    with Archive(tmp_path / "a.db") as archive:
+        with pytest.raises(ValueError, match=r"needs a GPU of sm_90 or newer; fake offers"):
+            tune(TWENTY[:1], target("fake"), archive, Limits(modes=("device-chain",)), evaluator=evaluator)
+        done = tune(TWENTY[:1], target("fake"), archive, QUICK, evaluator=evaluator)
+        suite = Suite(TWENTY[:1], target("fake"), archive, evaluator, QUICK)
+    suite.modes = ("device-warm", "device-chain")
+    plain = next(t for t in done.trials if t.candidate.kind != "rival")
+    launch = Launch(kernel="k", args=(), pdl=True)
+    able = plain.replace(candidate=plain.candidate.replace(plan=LaunchPlan(launches=(launch,))))
+    assert suite._counts(plain) and not suite._counts(able)
+    assert suite._counts(able.replace(timings=(*able.timings, able.timings[0].replace(mode="device-chain"))))
 
 
 @pytest.mark.slow

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from kernelwright import propose, rivals
@@ -13,7 +13,7 @@ from kernelwright.evaluate.evaluator import Evaluator
 from kernelwright.evaluate.jobs import ALL_RUNGS, SCREEN_RUNGS, Job
 from kernelwright.families import families_for
 from kernelwright.problems import resolve
-from kernelwright.records import Candidate, Trial, Workload
+from kernelwright.records import MODES, Candidate, Trial, Workload
 from kernelwright.settings import settings
 from kernelwright.targets import usable
 from kernelwright.targets.target import Target
@@ -188,9 +188,25 @@ def finalists(trials: Sequence[Trial], count: int) -> list[Trial]:
 
 
 def modes_for(target: str) -> tuple[str, ...]:
-    """All four on a GPU and on the CPU; the headline's mode first."""
+    """Those that the target offers; the headline's first. Launches overlap with their predecessors from sm_90 on only."""
     first = headline_mode(target)
-    return (first, *(m for m in ("device-cold", "device-warm", "host-offline", "host-server") if m != first))
+    able = target.startswith("cuda:sm_") and int(target.removeprefix("cuda:sm_")) >= 90
+    return (first, *(m for m in MODES if m != first and (able or m != "device-chain")))
+
+
+def asked_modes(asked: Iterable[str], target: str) -> tuple[str, ...]:
+    """The modes asked for, device-cold before device-chain, which is read beside it. Raises ValueError for one that the target does not
+    offer."""
+    modes, offered = tuple(dict.fromkeys(asked)), modes_for(target)
+    for mode in modes:
+        if mode not in MODES:
+            raise ValueError(f"unknown timing mode {mode!r}; choose from {', '.join(offered)}")
+        if mode not in offered:
+            raise ValueError(
+                f"{mode} times launches that overlap with their predecessors, which needs a GPU of sm_90 or newer; "
+                f"{target} offers {', '.join(offered)}"
+            )
+    return ("device-cold", *(m for m in modes if m != "device-cold")) if "device-chain" in modes else modes
 
 
 def median(trial: Trial, mode: str) -> float:

@@ -145,7 +145,8 @@ class Launch(Record, frozen=True, kw_only=True):
     smem: Expr = 0
     """Dynamic shared memory, bytes."""
     pdl: bool = False
-    """Programmatic dependent launch: the kernel may start before its predecessor ends, and must call griddepcontrol.wait."""
+    """It may be launched with the programmatic edge to its predecessor: it then starts before that ends, so it must execute
+    griddepcontrol.wait before its first access to global memory. Only mode `device-chain` and the `chain` rung launch it so."""
 
 
 class LaunchPlan(Record, frozen=True, kw_only=True):
@@ -162,6 +163,11 @@ class LaunchPlan(Record, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         if not self.launches:
             raise ValueError("a launch plan needs at least one launch")
+
+    @property
+    def dependent(self) -> bool:
+        """Whether a launch may take the programmatic edge to its predecessor."""
+        return any(launch.pdl for launch in self.launches)
 
 
 class Origin(Record, frozen=True, kw_only=True):
@@ -257,7 +263,7 @@ class Check(Record, frozen=True, kw_only=True):
     """One check of the correctness ladder."""
 
     rung: str
-    """exact, normal, adversarial, memory, repeat, after-timing, shapes."""
+    """exact, normal, adversarial, memory, repeat, chain, after-timing, shapes."""
     case: str
     """Which inputs: `ternary`, `normal`, `wide`, `nan`, a shape."""
     passed: bool
@@ -289,7 +295,9 @@ class Verdict(Record, frozen=True, kw_only=True):
         return self.outcome is Outcome.OK
 
 
-MODES = ("device-cold", "device-warm", "host-offline", "host-server")
+MODES = ("device-cold", "device-chain", "device-warm", "host-offline", "host-server")
+COLD_MODES = ("device-cold", "device-chain")
+"""Every launch of a sample has buffers that have left the caches; in `device-chain` launches whose plan allows it overlap as well."""
 
 
 class Timing(Record, frozen=True, kw_only=True):

@@ -28,7 +28,7 @@ from kernelwright.evaluate.evaluator import Evaluator, JudgeError
 from kernelwright.evaluate.jobs import ALL_RUNGS, Job
 from kernelwright.evaluate.timing import roofline_us
 from kernelwright.families import families_for
-from kernelwright.loop import CONFIRM_ATTEMPTS, headline_mode, screen_job
+from kernelwright.loop import CONFIRM_ATTEMPTS, asked_modes, headline_mode, screen_job
 from kernelwright.measured import Measured
 from kernelwright.problems import problem_of
 from kernelwright.propose import score
@@ -83,7 +83,7 @@ class Limits:
     confirm_seconds: float = 1.0
     """For each timing mode of a Workload."""
     modes: tuple[str, ...] = ()
-    """Of the confirmation, beside the headline's."""
+    """Of the confirmation, beside the headline's; `device-chain` is measured for candidates whose plan asks for dependent launch."""
     rivals: tuple[str, ...] | None = None
     """Of the confirmation; None: those of the loop over one Workload, those that must be compiled only in suites of up to 50."""
 
@@ -155,7 +155,7 @@ class Suite:
     def __init__(self, workloads: Iterable[Workload], target: Target, archive: Archive, evaluator: Evaluator, limits: Limits):
         self.workloads = in_order(workloads)
         self.target, self.evaluator, self.limits = target, evaluator, limits
-        self.facts, self.modes = target.facts(), tuple(dict.fromkeys((headline_mode(target.name), *limits.modes)))
+        self.facts, self.modes = target.facts(), asked_modes((headline_mode(target.name), *limits.modes), target.name)
         self.session = SESSION + uuid.uuid4().hex[:8]
         self.started = time.monotonic()
         self.measured = Measured(self.workloads, archive, evaluator.environment, self.modes[0], self._counts)
@@ -172,7 +172,9 @@ class Suite:
 
     def _counts(self, trial: Trial) -> bool:
         """Whether a Trial confirms its Candidate in all that this run asks for."""
-        return set(self.modes) <= {t.mode for t in trial.timings} and set(self.rivals(trial.workload)) <= set(trial.rivals)
+        plan = trial.candidate.plan
+        modes = {m for m in self.modes if m != "device-chain" or (plan is not None and plan.dependent)}
+        return modes <= {t.mode for t in trial.timings} and set(self.rivals(trial.workload)) <= set(trial.rivals)
 
     def rivals(self, w: Workload) -> tuple[str, ...]:
         if self.limits.rivals is not None:
@@ -397,7 +399,7 @@ def tune(
     listener: Listener | None = None,
 ) -> Tuned:
     """Tunes a suite within its limits, going on from whatever the archive holds. Raises TargetUnavailable, ArchiveError, SettingsError, and
-    JudgeError when the device does not come back."""
+    JudgeError when the device does not come back, ValueError for a mode that the target does not offer."""
     own, listener = evaluator or Evaluator(target), listener or Silent()
     try:
         suite = Suite(workloads, target, archive, own, limits or Limits())

@@ -55,6 +55,8 @@ assert "torch" not in sys.modules and "numpy" not in sys.modules, "a heavy impor
         (["optimize", "gemm:8x8x8:fp32", "--target", "fake", "--proposer", "oracle"], "oracle"),
         (["verify", "nowhere.cpp", "--problem", "gemm:8x8x8:fp32", "--target", "cpu"], "nowhere.cpp"),
         (["bench", "chains", "--target", "cpu", "--mode", "quick"], "quick"),
+        (["bench", "chains", "--target", "cpu", "--mode", "device-chain"], "sm_90"),
+        (["tune", "gemm:8x8x8:fp32", "--target", "fake", "--mode", "device-chain"], "sm_90"),
         (["replay", "xyz"], "xyz"),
         (["replay", "abcdef"], "abcdef"),
         (["pack", "info", "nowhere"], "nowhere"),

@@ -141,7 +141,7 @@ EVEN = ((5, 264), (1, 2), (3, 18), (2, 250), (0, 8), (8, 0))
 SCHEMES = [
     ("new-gelu", "fp32", {"scheme": "flat", "items": 2, "blocks_per_sm": 1}),
     ("swish-div-clamp-tanh-clamp", "fp16", {"scheme": "tiles", "items": 2, "threads": 128}),
-    ("bias-gelu-residual", "bf16", {"items": 4, "hints": "stream", "pdl": True}),
+    ("bias-gelu-residual", "bf16", {"items": 4, "hints": "stream"}),
     ("rotary", "fp32", {"items": 1, "vec": 2}),
     ("rmsnorm", "bf16", {"row_threads": 16, "rows_per_block": 4, "vec": 8, "columns": "hoist", "blocks_per_sm": 1}),
     ("layernorm", "fp32", {"row_threads": 128, "rows_per_block": 1, "vec": 1}),
@@ -265,7 +265,7 @@ def test_sums_of_running_sums_comparisons_and_picks(tmp_path):
         "scheme": "registers", "row_threads": 32, "rows_per_block": 2, "vec": 4, "items": 1,
         "blocks_per_sm": 0, "hints": "none", "math": "accurate",
     }  # fmt: skip
-    source, plan = render(chain, choices, title="by hand", rows="rows", cols="cols", cols_now=cols)
+    source, plan = render(chain, choices, title="by hand", rows="rows", cols="cols", cols_now=cols, dependent=True)
     candidate = Candidate(kind="cuda", source=source, plan=plan, origin=Origin(kind="script"))
     check_compiles(candidate, HOPPER)
     rng = torch.Generator().manual_seed(5)
@@ -292,7 +292,7 @@ def test_axes_that_fold_into_rows_must_have_no_gaps(tmp_path):
     choices: Config = {
         "scheme": "tiles", "threads": 64, "vec": 4, "items": 1, "blocks_per_sm": 0, "hints": "none", "math": "accurate",
     }  # fmt: skip
-    source, plan = render(chain, choices, title="folded", rows=2, cols=24, cols_now=24)
+    source, plan = render(chain, choices, title="folded", rows=2, cols=24, cols_now=24, dependent=True)
     candidate = Candidate(kind="cuda", source=source, plan=plan, origin=Origin(kind="script"))
     emulated = Emulated(candidate, nvrtc.device_headers(), tmp_path)
     x = torch.randn(2, 3, 8, generator=torch.Generator().manual_seed(1))
@@ -319,10 +319,14 @@ def test_rendering_is_reproducible():
     w = workload("layernorm", 64, 512, "bf16")
     first, second = (CHAIN_CUDA.render(config(w), w, HOPPER) for _ in range(2))
     assert first.id == second.id
-    assert first.plan.launches[0].pdl is False
-    other = CHAIN_CUDA.render(config(w, pdl=True), w, HOPPER)
-    assert other.plan.launches[0].pdl is True
-    assert "grid_dependency_wait();" in other.source
+
+
+def test_kernels_may_be_launched_dependently_where_the_device_can():
+    w = workload("layernorm", 64, 512, "bf16")
+    for device in (HOPPER, AMPERE):
+        candidate = CHAIN_CUDA.render(CHAIN_CUDA.seeds(w, device)[0], w, device)
+        assert candidate.plan.launches[0].pdl is (device is HOPPER)
+        assert "grid_dependency_wait();" in candidate.source
 
 
 @pytest.mark.parametrize(
@@ -332,6 +336,7 @@ def test_rendering_is_reproducible():
         ({"row_threads": 64, "rows_per_block": 2}, "rows_per_block must be 1"),
         ({"row_threads": 8, "rows_per_block": 1}, "8 threads a block|8 rows|= 8 threads"),
         ({"row_threads": 32, "rows_per_block": 4, "vec": 1}, "items a thread, at most"),
+        ({"pdl": True}, "pdl is not a choice"),
         ({"items": 2}, "items is a choice of scheme reread"),
         ({"scheme": "reread", "row_threads": 1024, "rows_per_block": 1, "items": 4}, "more than the 4096 columns need"),
     ],
@@ -347,4 +352,3 @@ def test_what_it_does_not_do():
     assert "8.0 or newer" in str(CHAIN_CUDA.refuses(workload("softmax", 8, 8), DeviceFacts(target="cpu")))
     gemm = Workload(problem="gemm", axes={"M": 8, "N": 8, "K": 8}, dtype="fp16", layout="nn")
     assert "chains" in str(CHAIN_CUDA.refuses(gemm, HOPPER))
-    assert "pdl" not in CHAIN_CUDA.space(workload("softmax", 8, 8), AMPERE)

@@ -50,7 +50,6 @@ TENSOR_CORE: Config = {
     "vector_bytes": 16,
     "tails": "chunk",
     "staged_store": True,
-    "pdl": False,
 }
 SIMT: Config = {
     "block_m": 32,
@@ -63,7 +62,6 @@ SIMT: Config = {
     "reduction": "last-block",
     "raster_group": 0,
     "vector_bytes": 16,
-    "pdl": False,
 }
 ANYTHING = {"vector_bytes": 2, "staged_store": False}
 """Right for every shape, leading dimension and alignment."""
@@ -197,10 +195,11 @@ def test_illegal_configs_get_a_reason(changes: Config, words: str) -> None:
     assert reason is not None and words in reason
 
 
-def test_pdl_and_shared_memory_follow_the_device() -> None:
+def test_shared_memory_and_dependent_launch_follow_the_device() -> None:
     w = gemm(512, 512, 512)
-    assert FAMILY.illegal(TENSOR_CORE | {"pdl": True}, w, H200) is None
-    assert "sm_90" in (FAMILY.illegal(TENSOR_CORE | {"pdl": True}, w, A100) or "")
+    split = TENSOR_CORE | {"split_k": 2, "reduction": "second-kernel"}
+    assert [launch.pdl for launch in FAMILY.render(split, w, H200).plan.launches] == [True, True]
+    assert [launch.pdl for launch in FAMILY.render(split, w, A100).plan.launches] == [False, False]
     large = TENSOR_CORE | {"block_m": 128, "block_n": 128, "block_k": 64, "warps_m": 2, "warps_n": 2, "stages": 6}
     assert FAMILY.illegal(large, w, H200) is None
     assert "the device has 163" in (FAMILY.illegal(large, w, A100) or "")

@@ -54,7 +54,6 @@ BASE: Config = {
     "evict": "normal",
     "split_k": 1,
     "tail": "tiles",
-    "pdl": False,
 }
 PINGPONG: Config = {"schedule": "pingpong", "consumers_p": 1, "block_p": 64}
 SWAP: Config = {"swap": True}
@@ -136,7 +135,7 @@ CASES = [
     Case(gemm(136, 424, 520, layout="tn"), {"tail": "stream", "block_q": 208, "stages": 2}, repeats=2),
     # the rest
     Case(gemm(392, 232, 72, layout="nt"), {"raster": "hilbert", "raster_group": 1} | cluster(2, 1)),
-    Case(gemm(136, 72, 8, layout="nt"), {"stages": 8, "evict": "keep_p", "pdl": True}, repeats=2),
+    Case(gemm(136, 72, 8, layout="nt"), {"stages": 8, "evict": "keep_p"}, repeats=2),
     Case(gemm(264, 136, 200, layout="nn"), PINGPONG | {"stages": 2, "evict": "keep_q", "raster": "q", "raster_group": 4}),
 ]
 

@@ -27,7 +27,7 @@ def workload(m: int, n: int, k: int, layout: str = "nn", dtype: str = "fp16") ->
 
 def config(bp: int, bq: int, stages: int = 3, *, cluster: tuple[int, int] = (1, 1), split_k: int = 1, **more: int | bool) -> Config:
     c: Config = {"swap": False, "block_p": bp, "block_q": bq, "block_k": 64, "stages": stages, "subtiles": 1}
-    return c | {"cluster_p": cluster[0], "cluster_q": cluster[1], "split_k": split_k, "raster_group": 2, "pdl": False} | more
+    return c | {"cluster_p": cluster[0], "cluster_q": cluster[1], "split_k": split_k, "raster_group": 2} | more
 
 
 def rendered(c: Config, w: Workload) -> Candidate:
@@ -39,7 +39,7 @@ CASES: tuple[tuple[str, str, tuple[int, int, int], Config], ...] = (
     ("nn", "fp16", (72, 136, 200), config(64, 64)),
     ("nt", "bf16", (70, 43, 200), config(64, 8, 2, raster_group=0)),
     ("tn", "fp16", (136, 40, 328), config(128, 48, 4)),
-    ("tt", "bf16", (72, 50, 136), config(64, 32, 2, block_k=128, pdl=True)),
+    ("tt", "bf16", (72, 50, 136), config(64, 32, 2, block_k=128)),
     ("nn", "bf16", (20, 136, 264), config(64, 16, swap=True)),
     ("nt", "fp16", (9, 100, 264), config(64, 8, swap=True, raster_group=0)),
     ("tn", "bf16", (40, 200, 200), config(128, 48, swap=True)),
@@ -48,7 +48,7 @@ CASES: tuple[tuple[str, str, tuple[int, int, int], Config], ...] = (
     ("nt", "bf16", (40, 137, 136), config(128, 32, subtiles=2, swap=True)),
     ("nn", "fp16", (136, 72, 328), config(64, 64, 2, cluster=(2, 1))),
     ("nt", "bf16", (72, 75, 328), config(64, 32, 2, cluster=(1, 2))),
-    ("tn", "fp16", (40, 200, 264), config(64, 32, 2, cluster=(2, 1), swap=True, pdl=True)),
+    ("tn", "fp16", (40, 200, 264), config(64, 32, 2, cluster=(2, 1), swap=True)),
     ("tt", "bf16", (72, 72, 264), config(64, 32, 2, cluster=(1, 2), swap=True)),
     ("tn", "fp16", (136, 72, 264), config(64, 32, 2, cluster=(2, 2), subtiles=1)),
     ("nn", "fp16", (72, 72, 328), config(64, 48, 2, split_k=2)),
@@ -58,7 +58,7 @@ CASES: tuple[tuple[str, str, tuple[int, int, int], Config], ...] = (
     ("nn", "bf16", (20, 72, 328), config(64, 16, 2, split_k=2, swap=True)),
     ("nt", "fp16", (9, 100, 456), config(64, 8, 2, split_k=3, swap=True)),
     ("tn", "bf16", (24, 136, 584), config(128, 32, 2, split_k=4, swap=True, subtiles=2)),
-    ("tt", "fp16", (72, 72, 584), config(64, 48, 2, split_k=8, swap=True, pdl=True)),
+    ("tt", "fp16", (72, 72, 584), config(64, 48, 2, split_k=8, swap=True)),
     ("nn", "fp16", (136, 40, 392), config(64, 16, 2, cluster=(2, 1), split_k=3)),
     ("nt", "bf16", (72, 75, 328), config(64, 32, 2, cluster=(1, 2), split_k=2, swap=True)),
     ("nn", "fp16", (72, 256, 904), config(64, 256, 5, split_k=3)),  # no room beside the ring for partial sums
@@ -139,7 +139,7 @@ def test_serves_other_shapes(built: list[tuple[Workload, Candidate]], case: int)
     [
         ("nn", config(64, 64, 8)),
         ("tt", config(192, 192, 4, cluster=(1, 2), split_k=3, swap=True)),
-        ("nt", config(128, 224, 5, subtiles=2, pdl=True)),
+        ("nt", config(128, 224, 5, subtiles=2)),
         ("tn", config(64, 32, 8, block_k=128, split_k=16)),
     ],
 )

@@ -34,7 +34,6 @@ WHOLE_K: Config = {
     "block_q": 16,
     "block_k": 64,
     "split_k": 1,
-    "pdl": False,
 }
 TINY: Config = {
     "swap": False,
@@ -42,7 +41,6 @@ TINY: Config = {
     "block_q": 16,
     "block_k": 32,
     "warps": 2,
-    "pdl": False,
 }
 
 
@@ -108,11 +106,11 @@ CASES = [
     *(Case(gemm(72, 24, 500, layout), {"block_k": 256, "load": load}) for layout in ("nt", "tn") for load in LOADS),
     Case(gemm(128, 64, 1000, "tt", "bf16"), {"split_k": 4, "block_p": 128, "block_q": 64, "load": "tma", "swap": True}),
     # programmatic dependent launch, bf16, odd extents
-    Case(gemm(65, 17, 65, "nn", "bf16"), {"pdl": True}),
-    Case(gemm(65, 17, 65, "tt", "bf16"), {"pdl": True, "load": "tma", "split_k": 2}),
+    Case(gemm(65, 17, 65, "nn", "bf16")),
+    Case(gemm(65, 17, 65, "tt", "bf16"), {"load": "tma", "split_k": 2}),
     # tiny: one warp and many, whole tiles and tails
     Case(gemm(16, 16, 64), {}, tiny),
-    Case(gemm(16, 16, 64, "nt", "bf16"), {"swap": True, "pdl": True}, tiny),
+    Case(gemm(16, 16, 64, "nt", "bf16"), {"swap": True}, tiny),
     Case(gemm(64, 64, 64), {"block_p": 32, "block_q": 32}, tiny),
     Case(gemm(40, 24, 136), {"block_p": 32, "block_q": 8}, tiny),
     Case(gemm(24, 40, 136, "nt", "bf16"), {"block_p": 32, "block_q": 8, "warps": 1, "block_k": 64, "swap": True}, tiny),
@@ -210,17 +208,17 @@ COMPILED = [
     Case(gemm(64, 64, 1024), {"swap": True, "split_k": 8}),
     Case(gemm(64, 64, 8192), {"block_q": 32, "split_k": 16}),
     Case(gemm(512, 512, 512), {"block_q": 32}),
-    Case(gemm(512, 512, 504, "nn"), {"block_q": 32, "pdl": True}),
+    Case(gemm(512, 512, 504, "nn"), {"block_q": 32}),
     Case(gemm(510, 500, 500, "tn", "bf16"), {"block_q": 64, "swap": True}),
     Case(gemm(1024, 64, 1024), {"swap": True, "load": "tma"}),
-    Case(gemm(1024, 64, 1024, "tt", "bf16"), {"load": "tma", "block_q": 64, "split_k": 2, "pdl": True}),
+    Case(gemm(1024, 64, 1024, "tt", "bf16"), {"load": "tma", "block_q": 64, "split_k": 2}),
     Case(gemm(256, 256, 192, "nn"), {"block_p": 128, "block_q": 128}),
     Case(gemm(256, 256, 500, "tn"), {"block_p": 128, "block_q": 128, "load": "tma", "split_k": 2}),
     Case(gemm(64, 64, 512), {"block_q": 8, "block_k": 128}),
     Case(gemm(256, 256, 256, "nt", "bf16"), {"block_p": 128, "block_q": 64, "block_k": 128, "swap": True, "split_k": 2}),
     Case(gemm(64, 64, 64), {}, tiny),
     Case(gemm(64, 64, 1024), {"block_p": 32, "block_k": 64, "warps": 16, "swap": True}, tiny),
-    Case(gemm(60, 60, 504, "nt", "bf16"), {"block_p": 32, "block_q": 32, "block_k": 64, "warps": 8, "pdl": True}, tiny),
+    Case(gemm(60, 60, 504, "nt", "bf16"), {"block_p": 32, "block_q": 32, "block_k": 64, "warps": 8}, tiny),
     Case(gemm(64, 64, 256), {"block_p": 64, "block_q": 64, "block_k": 32, "warps": 4}, tiny),
 ]
 
@@ -240,4 +238,3 @@ def test_compiles_to_tensor_core_code_without_spills(case: Case) -> None:
     assert ("LDGSTS" in sass) == (case.config.get("load") == "cp_async")
     assert ("UTMALDG" in sass) == (case.config.get("load") == "tma")
     assert ("UCGABAR" in sass) == (int(case.config.get("split_k", 1)) > 1)
-    assert ("ACQBULK" in sass) == bool(case.config["pdl"])  # griddepcontrol.wait

@@ -53,6 +53,17 @@ def test_seeds_come_first_and_origin_tells_everything(name):
 
 
 @every
+def test_history_of_an_older_family_is_no_point_and_no_harm(name):
+    """A choice that the Family no longer has."""
+    toy = Toy()
+    old = [toy.render(c, W, DEVICE) for c in toy.seeds(W, DEVICE)]
+    old = [c.replace(source=c.source + " ", origin=toy.origin({**c.origin.config, "gone": True})) for c in old]
+    proposer = make(name, W, [toy], DEVICE, history=[judged(c, 2.0) for c in old])
+    assert all(proposer.space.point("toy", dict(c.origin.config)) is None for c in old)  # type: ignore[attr-defined]
+    assert [c.origin.config for c in proposer.propose(2)] == list(toy.seeds(W, DEVICE))[:2]
+
+
+@every
 def test_no_duplicates_and_nothing_illegal(name):
     toy = Toy()  # its render() refuses illegal configs
     trials = search(make(name, W, [toy], DEVICE, seed=3), BUDGET[name], wrong=0.3)

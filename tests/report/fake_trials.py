@@ -6,7 +6,6 @@ import random
 from dataclasses import dataclass
 
 from kernelwright.records import (
-    MODES,
     Build,
     Candidate,
     Check,
@@ -161,7 +160,7 @@ def ok_trial(
     rng: random.Random,
     *,
     rivals: dict[str, float] = RIVALS,
-    modes: tuple[str, ...] = MODES,
+    modes: tuple[str, ...] = tuple(MODE_COST),
     stage: str = "screen",
     number: int = 0,
     **changes,
@@ -181,8 +180,10 @@ def ok_trial(
             resources={"new_gelu": KernelResources(registers=14, stack=32)},
             seconds=0.4,
         ),
-        "timings": tuple(timing(rng, m, us * cost[m]) for m in modes),
-        "comparisons": tuple(comparison(r, m, eager_us * f / us, eager_us * f * cost[m]) for m in modes for r, f in rivals.items()),
+        "timings": tuple(timing(rng, m, us * cost.get(m, 1.0)) for m in modes),
+        "comparisons": tuple(
+            comparison(r, m, eager_us * f / us, eager_us * f * cost.get(m, 1.0)) for m in modes for r, f in rivals.items()
+        ),
         "sensors": {"clock_mhz": 2445.1, "temperature_c": 61.0},
         "stage": stage,
         "session": "s-0001",

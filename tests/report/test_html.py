@@ -24,6 +24,7 @@ from fake_trials import (
 
 from kernelwright.records import Candidate, Environment, Origin, Outcome, Verdict, Workload
 from kernelwright.report.html import LIMIT, render, write
+from kernelwright.report.wording import CHAIN_NOTE
 
 COMMAND = "kernelwright optimize chain:new-gelu:1024x1024"
 VOID = {"meta", "br", "link", "hr", "img", "input"}
@@ -313,6 +314,22 @@ def test_the_headline_mode_is_the_one_that_was_searched():
     assert "against the strongest rival, device time, warm cache" in read.text
     _, read = page([*screens, confirmed], mode="device-cold")
     assert "against the strongest rival, device time, cold cache" in read.text
+
+
+def test_a_chain_stands_in_a_column_beside_the_headline_and_is_explained():
+    rng = random.Random(0)
+    modes = ("device-cold", "device-chain")
+    confirmed = ok_trial(GELU, 500, 1000, rng, rivals={}, modes=modes, stage="confirm").replace(
+        comparisons=(comparison("eager", "device-cold", 1.5, 750), comparison("eager", "device-chain", 1.9, 750))
+    )
+    _, read = page([confirmed])
+    assert "1.50x faster than torch eager" in read.text, "the headline is that of launches that wait"
+    assert "device-cold device-chain" in read.text and CHAIN_NOTE in read.text
+    other = ok_trial(GELU.replace(axes={"rows": 8, "cols": 8}), 500, 1000, rng, modes=("device-cold",), stage="confirm")
+    _, read = page([confirmed, other])
+    assert "In a chain, vs strongest" in read.text and "1.90x" in read.text and CHAIN_NOTE in read.text
+    _, read = page([other])
+    assert "device-chain" not in read.text
 
 
 def test_a_mode_without_a_rival_says_so_and_what_the_others_say():

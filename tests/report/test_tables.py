@@ -10,6 +10,7 @@ from rich.console import Console
 
 from kernelwright.records import Outcome
 from kernelwright.report.tables import failure_counts, failure_line, markdown, result_table
+from kernelwright.report.wording import CHAIN_NOTE
 
 COSTS = {GELU.name: GELU_COST}
 
@@ -42,6 +43,16 @@ def test_losses_and_ties_are_marked():
     row = text.splitlines()[2]
     assert "▼ 0.800x" in row and "= 1.00x" in row and "▲ 1.50x" in row
     assert row.rstrip(" |").endswith("▼ slower"), "the result is that against the strongest rival"
+
+
+def test_a_chain_has_its_own_row_and_a_sentence():
+    modes = ("device-cold", "device-chain")
+    trial = ok_trial(GELU, 100, 150, random.Random(0), rivals={"eager": 1.0}, modes=modes, stage="confirm")
+    text = "\n".join(shown(result_table([trial]), 200))
+    assert "device-cold" in text and "device-chain" in text and CHAIN_NOTE[:60] in text
+    lines = markdown([trial]).splitlines()
+    assert [line.split("|")[2].strip() for line in lines[2:4]] == list(modes) and lines[-1] == CHAIN_NOTE
+    assert CHAIN_NOTE not in markdown([trial], modes=("device-cold",))
 
 
 def test_markdown_is_a_table_with_every_workload():

@@ -113,6 +113,17 @@ class Recorder(CudaContender):
         self._enqueue(index)
 
 
+class Dependent(Recorder):
+    dependent = True
+
+    def __init__(self, stub: StubClock, count: int):
+        super().__init__(stub, count)
+        self.ran_dependent: list[int] = []
+
+    def _enqueue_dependent(self, index: int) -> None:
+        self.ran_dependent.append(index)
+
+
 def test_cold_launches_go_round_the_sets_and_warm_ones_stay_on_the_first():
     stub = StubClock()
     one = Recorder(stub, 3)
@@ -120,6 +131,23 @@ def test_cold_launches_go_round_the_sets_and_warm_ones_stay_on_the_first():
     assert one.sample("device-warm", 4) == (5.0, 0)
     assert stub.captured == [(0, 1, 2, 0, 1), (0, 0, 0, 0)]
     assert stub.modes == [True, False]
+
+
+def test_a_chain_is_the_cold_graph_with_programmatic_edges():
+    stub = StubClock()
+    one = Dependent(stub, 3)
+    one.sample("device-cold", 4)
+    assert one.ran == [0] + 2 * [0, 1, 2, 0] and one.ran_dependent == []
+    one.sample("device-chain", 4)
+    assert one.ran_dependent == 2 * [0, 1, 2, 0], "the capture's first replay and the sample; the eager run before them is a plain one"
+    assert stub.captured == [(0, 1, 2, 0)] * 2 and stub.modes == [True, True]
+
+
+def test_without_programmatic_edges_a_chain_is_the_very_cold_graph():
+    stub = StubClock()
+    one = Recorder(stub, 2)
+    assert one.sample("device-cold", 2) == one.sample("device-chain", 2)
+    assert stub.captured == [(0, 1)] and stub.modes == [True, True]
 
 
 def test_a_graph_is_captured_once_after_an_eager_run():

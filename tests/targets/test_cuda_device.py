@@ -316,8 +316,15 @@ def test_dependent_launches_see_what_went_before(device: CudaDevice, load):
     contender = load(candidate(PAIR, *launches, workspace="n * 4"), *sets)
     for i in range(3):
         contender.run(i)
-    contender.sample("device-cold", 6)
-    assert all(torch.equal(one.tensors["y"], 2 * one.tensors["x"] + 1) for one in sets)
+    for mode in ("device-cold", "device-chain"):
+        for one in sets:
+            one.tensors["y"].fill_(torch.nan)
+        contender.sample(mode, 6)
+        assert all(torch.equal(one.tensors["y"], 2 * one.tensors["x"] + 1) for one in sets)
+    assert contender.dependent
+    fresh = torch.randn(n, device="cuda")
+    contender.run_dependent({"x": fresh})
+    assert torch.equal(sets[0].tensors["x"], fresh) and torch.equal(sets[0].tensors["y"], 2 * fresh + 1)
     assert contender.disturbed() is None
 
 

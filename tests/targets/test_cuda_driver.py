@@ -125,16 +125,28 @@ def test_a_launch_reaches_the_driver_as_the_plan_says():
     assert first["attributes"] == {} and fake.set == []
 
 
-def test_cluster_pdl_and_large_shared_memory_are_asked_for():
+def test_clusters_and_large_shared_memory_are_asked_for():
     fake = FakeDriver()
     kernel = module(fake).kernel("k")
-    Prepared(kernel, packed(cluster=(16, 1, 1), grid=(16, 1, 1), smem=200000, pdl=True)).enqueue(7)
+    Prepared(kernel, packed(cluster=(16, 1, 1), grid=(16, 1, 1), smem=200000)).enqueue(7)
     (launch,) = fake.launched
-    assert launch["attributes"] == {CLUSTER_DIMENSION: (16, 1, 1), PROGRAMMATIC_SERIALIZATION: (1, 0, 0)}
+    assert launch["attributes"] == {CLUSTER_DIMENSION: (16, 1, 1)}
     assert ("CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES", 200000) in fake.set
     assert ("CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED", 1) in fake.set
     Prepared(kernel, packed(smem=100000))
     assert len(fake.set) == 2  # the larger limit stays
+
+
+def test_the_programmatic_edge_is_there_only_where_plan_and_mode_ask_for_it():
+    fake = FakeDriver()
+    kernel = module(fake).kernel("k")
+    able, plain = Prepared(kernel, packed(cluster=(2, 1, 1), pdl=True)), Prepared(kernel, packed())
+    for launch in (able, plain):
+        launch.enqueue(7)
+        launch.enqueue(9, dependent=True)
+    cluster, edge = {CLUSTER_DIMENSION: (2, 1, 1)}, {PROGRAMMATIC_SERIALIZATION: (1, 0, 0)}
+    assert [launch["attributes"] for launch in fake.launched] == [cluster, cluster | edge, {}, {}]
+    assert [launch["stream"] for launch in fake.launched] == [7, 9, 7, 9]
 
 
 def test_a_cluster_that_fits_nowhere_is_a_launch_error():
@@ -227,7 +239,7 @@ def test_the_real_bindings_take_our_argument_types():
     calls = [
         lambda: encode(real, TensorMap("fp16", 0, (0,), (), (0,), "none", "none"), "k"),
         lambda: call("x", real.cuModuleLoadData(ctypes.addressof(image))),
-        lambda: call("x", real.cuLaunchKernelEx(launch._config, real.CUfunction(0), ctypes.addressof(params), 0)),
+        lambda: call("x", real.cuLaunchKernelEx(launch._dependent, real.CUfunction(0), ctypes.addressof(params), 0)),
         lambda: call("x", real.cuOccupancyMaxActiveClusters(real.CUfunction(0), launch._config)),
         lambda: call("x", real.cuFuncGetAttribute(attribute, real.CUfunction(0))),
         lambda: call("x", real.cuFuncSetAttribute(real.CUfunction(0), attribute, 1024)),

@@ -42,16 +42,13 @@ def register(app: typer.Typer) -> None:
         from kernelwright import rivals
         from kernelwright.evaluate.evaluator import Evaluator
         from kernelwright.evaluate.jobs import ALL_RUNGS, Job
-        from kernelwright.loop import headline_mode
-        from kernelwright.records import MODES
+        from kernelwright.loop import asked_modes, headline_mode
         from kernelwright.report import html, tables
 
-        if wrong := sorted(set(mode or ()) - set(MODES)):
-            raise typer.BadParameter(f"unknown mode {wrong[0]!r}; choose from {', '.join(MODES)}")
         screen = console(json_output)
         folder, found = out_dir(out), workloads_of(suite, dtype)[:limit]
         device, session, trials = open_target(target), uuid.uuid4().hex[:12], []
-        modes = tuple(mode or (headline_mode(device.name),))
+        modes = asked_modes(mode or (), device.name) or (headline_mode(device.name),)
         with open_archive() as archive, Evaluator(device) as evaluator:
             peaks = evaluator.peaks
             for index, w in enumerate(found, 1):

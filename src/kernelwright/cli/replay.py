@@ -19,12 +19,12 @@ def register(app: typer.Typer) -> None:
         """Verify and time the kernel of a trial again, beside the same rivals, and print both results."""
         from kernelwright.evaluate.evaluator import Evaluator
         from kernelwright.evaluate.jobs import ALL_RUNGS, Job
-        from kernelwright.records import MODES
+        from kernelwright.loop import modes_for
 
         with open_archive() as archive:
             old = archive.trial(trial)
             device = open_target(target or old.environment.target)
-            modes = tuple(m for m in MODES if old.timing(m)) or ("device-warm",)
+            modes = tuple(m for m in modes_for(device.name) if old.timing(m)) or ("device-warm",)
             rivals = tuple(dict.fromkeys(c.rival for c in old.comparisons)) or ("eager",)
             job = Job(
                 workload=old.workload,

@@ -60,17 +60,16 @@ def register(app: typer.Typer) -> None:
     ) -> None:
         """Tune every workload of a suite and keep a small set of kernels in a pack. Goes on where an earlier run stopped."""
         from kernelwright.cli.bench import rows, suite_slug
-        from kernelwright.records import MODES
+        from kernelwright.loop import asked_modes
         from kernelwright.report import html, tables
         from kernelwright.runtime import pack
         from kernelwright.tune import Limits
         from kernelwright.tune import tune as tune_suite
 
-        if wrong := sorted(set(mode or ()) - set(MODES)):
-            raise typer.BadParameter(f"unknown mode {wrong[0]!r}; choose from {', '.join(MODES)}")
         screen = console(json_output)
         folder, found = out_dir(out), workloads_of(suite, dtype)[:limit]
         device = open_target(target)
+        modes = asked_modes(mode or (), device.name)
         for w in found:
             require_rivals(rival or (), w, device.name)
         limits = Limits(
@@ -78,7 +77,7 @@ def register(app: typer.Typer) -> None:
             trials=trials,
             tolerance=tolerance,
             confirm_seconds=confirm_seconds,
-            modes=tuple(mode or ()),
+            modes=modes,
             rivals=tuple(rival) if rival else None,
         )
         with open_archive() as archive, SuiteProgress(screen, len(found)) as progress:

@@ -6,8 +6,9 @@ from kernelwright.records import Build, Candidate, Comparison, Environment, Outc
 from kernelwright.targets.target import Peaks
 
 SCREEN_RUNGS = ("exact", "normal")
-ALL_RUNGS = ("exact", "normal", "adversarial", "repeat", "shapes")
-"""`memory` (guard bands, poison, inputs unchanged) is part of every run, and `after-timing` of every timed round."""
+ALL_RUNGS = ("exact", "normal", "adversarial", "repeat", "chain", "shapes")
+"""`chain` is for launches that may overlap with their predecessor, where a plan has such. `memory` (guard bands, poison, inputs unchanged)
+is part of every run, and `after-timing` of every timed round."""
 
 
 class Entry(Record, frozen=True, kw_only=True):
@@ -25,7 +26,7 @@ class Job(Record, frozen=True, kw_only=True):
     rivals: tuple[str, ...] = ()
     rungs: tuple[str, ...] = SCREEN_RUNGS
     modes: tuple[str, ...] = ()
-    """Empty: verify only."""
+    """Empty: verify only. In `device-chain` only candidates whose plan asks for dependent launch are timed, beside all rivals."""
     min_rounds: int = 5
     max_rounds: int = 9
     seconds: float = 1.0

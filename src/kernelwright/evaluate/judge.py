@@ -25,7 +25,7 @@ from kernelwright.evaluate.timing import Entrant, Limits, measure
 from kernelwright.evaluate.verify import Ladder
 from kernelwright.problems import problem_of
 from kernelwright.problems.problem import Tensors
-from kernelwright.records import DTYPES, Candidate, Check, Comparison, Outcome, Timing, Verdict, Workload
+from kernelwright.records import COLD_MODES, DTYPES, Candidate, Check, Comparison, Outcome, Timing, Verdict, Workload
 from kernelwright.targets import usable
 from kernelwright.targets.processes import die_with_parent
 from kernelwright.targets.target import CandidateFault, Contender, Device, DeviceLost, TargetUnavailable
@@ -134,7 +134,7 @@ class Judge:
     def _bench_for(self, job: Job) -> Bench:
         w = job.workload
         sets = 1
-        if "device-cold" in job.modes:
+        if not set(COLD_MODES).isdisjoint(job.modes):
             sets = self.device.cold_sets(sum(s.numel * DTYPES[s.dtype] for s in problem_of(w).tensors(w)))
         if self.bench is None or self.bench.w != w or self.bench.sets != sets:
             if self.bench is not None:
@@ -161,15 +161,18 @@ class Judge:
         return _State(candidate.id, state.contender, state.checks, state.fault)
 
     def _time(self, bench: Bench, job: Job, mode: str, states: list[_State], rivals: list[_State]) -> bool:
-        """False when no candidate is left to be timed."""
+        """False when no candidate is left to be timed. In mode device-chain those without dependent launches have nothing to add to their
+        device-cold."""
         entrants, by_label = [], {}
         for state, trusted in [*((s, False) for s in states), *((s, True) for s in rivals)]:
             if trusted and mode.startswith("device") and state.label in rivals_package.HOST_ONLY:
                 continue
+            if mode == "device-chain" and not trusted and not (state.contender and state.contender.dependent):
+                continue
             if state.fault is None and state.contender is not None:
                 entrants.append(Entrant(state.label, state.contender, trusted))
                 by_label[state.label] = state
-        if states and not any(not e.trusted for e in entrants):
+        if (states or mode == "device-chain") and all(e.trusted for e in entrants):
             return False
         bench.fill()
         limits = Limits(job.min_rounds, job.max_rounds, job.seconds, job.tolerance, job.noise)

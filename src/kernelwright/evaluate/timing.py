@@ -21,7 +21,7 @@ from kernelwright.evaluate.buffers import Buffers
 from kernelwright.evaluate.stats import bootstrap_median, converged, ratio_interval
 from kernelwright.evaluate.verify import Expected, Judged, compare, expect
 from kernelwright.problems.problem import Problem
-from kernelwright.records import Comparison, Outcome, Timing, Workload
+from kernelwright.records import COLD_MODES, Comparison, Outcome, Timing, Workload
 from kernelwright.targets.target import CandidateFault, Contender, Peaks
 
 
@@ -54,7 +54,7 @@ class Limits:
 def roofline_us(problem: Problem, w: Workload, mode: str, peaks: Peaks) -> float:
     """No implementation can be faster than this: microseconds."""
     cost = problem.cost(w)
-    bandwidth = peaks.bandwidth_cold if mode == "device-cold" else peaks.bandwidth_warm
+    bandwidth = peaks.bandwidth_cold if mode in COLD_MODES else peaks.bandwidth_warm
     flops = peaks.flops.get(cost.unit, max(peaks.flops.values()))
     return 1e6 * max(cost.flops / flops, cost.bytes / bandwidth)
 
@@ -88,7 +88,7 @@ def measure(
             break
         refill(problem, w, buffers, rng, device)
         # every contender's sample covers the sets below the smallest number of launches
-        used = min([len(buffers), *(e.launches for e in alive)]) if mode == "device-cold" else 1
+        used = min([len(buffers), *(e.launches for e in alive)]) if mode in COLD_MODES else 1
         secret = order.randrange(used)
         turns: list[tuple[Entrant, list[float]]] = [(e, e.samples) for e in alive]
         if limits.noise and alive and not alive[0].trusted:

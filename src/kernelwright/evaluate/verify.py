@@ -1,6 +1,6 @@
 """The correctness ladder: is the candidate right, on inputs that it cannot have seen, and did it touch only what it may?
 
-Rungs (docs/verification.md explains each): exact, normal, adversarial, repeat, shapes; guard bands, poison and unchanged inputs are
+Rungs (docs/verification.md explains each): exact, normal, adversarial, repeat, chain, shapes; guard bands, poison and unchanged inputs are
 checked in every run of every rung. References are computed in float64, after the candidate has run.
 """
 
@@ -136,16 +136,26 @@ class Ladder:
         if "repeat" in rungs:
             note("verify repeat")
             self._repeat(w, buffers, contender)
+        if "chain" in rungs and contender.dependent:
+            note("verify chain")
+            self._chain(w, buffers, contender)
         if "shapes" in rungs:
             for variant, shape, name in self._variants(w):
                 note(f"verify {name}")
                 self._variant(variant, shape, name)
 
-    def _case(self, w: Workload, buffers: Buffers, contender: Contender, case: Case, *, rung: str, name: str) -> None:
+    def _case(
+        self, w: Workload, buffers: Buffers, contender: Contender, case: Case, *, rung: str, name: str, dependent: bool = False
+    ) -> None:
         inputs = self.problem.generate(w, case, self.rng, self.device)
-        buffers.fill(inputs)
-        buffers.poison()
-        contender.run(0)
+        if dependent:
+            # what a launch sees that does not wait: other inputs; and it leaves its outputs to be poisoned
+            buffers.fill(self.problem.generate(w, case, self.rng, self.device))
+            contender.run_dependent(inputs)
+        else:
+            buffers.fill(inputs)
+            buffers.poison()
+            contender.run(0)
         # at once: what a candidate goes on writing after it said that it was done is not its result
         outputs = {k: v.clone() for k, v in buffers.outputs().items()}
         self._memory(buffers, contender, inputs, rung=rung, name=name)
@@ -208,6 +218,20 @@ class Ladder:
                 self.checks.append(Check(rung="repeat", case=f"run {turn + 1}", passed=False))
                 raise CandidateFault(Outcome.NONDETERMINISTIC, f"run {turn + 1} of 4 on the same inputs gave other bits")
         self.checks.append(Check(rung="repeat", case="4 runs", passed=True))
+
+    def _chain(self, w: Workload, buffers: Buffers, contender: Contender) -> None:
+        """Behind a kernel that it may overlap with, and that writes its inputs."""
+        case = next(c for c in self.problem.cases(w) if c.rung == "normal")
+        try:
+            self._case(w, buffers, contender, case, rung="chain", name="behind a writer", dependent=True)
+        except CandidateFault as fault:
+            if fault.outcome not in (Outcome.WRONG_RESULT, Outcome.OUT_OF_BOUNDS):
+                raise
+            evidence = (
+                "right by itself, wrong behind the kernel that writes its inputs: the plan says pdl, so griddepcontrol.wait must come "
+                f"before every access to global memory; {fault.evidence}"
+            )
+            raise CandidateFault(fault.outcome, evidence) from None
 
     def _variants(self, w: Workload) -> Iterator[tuple[Workload, Shape, str]]:
         for variant in self.problem.variants(w):

@@ -149,6 +149,7 @@ def template(name: str = "report.html.j2"):
     jinja.globals.update(rival_name=wording.rival_name, outcome_name=wording.outcome_name, workload_name=wording.workload_name)
     jinja.globals.update(marks=wording.STANDING_MARKS, standings=wording.STANDING_NAMES, modes=wording.MODE_NAMES, shorten=shorten)
     jinja.globals["css"] = Markup((Path(__file__).parent / "style.css").read_text(encoding="utf-8"))
+    jinja.globals["chain_note"] = wording.CHAIN_NOTE
     return jinja.get_template(name)
 
 
@@ -201,6 +202,7 @@ class _Page:
         return {
             **self._overview_charts,
             "classes": self._classes(),
+            "chained": run.mode != "device-chain" and any(s.chained for s in run.workloads),
             "labelled": len(run.workloads) <= LABELLED_ROWS,
             "rows": tuple((s, self._rate(s), self._ratios(s)) for s in shown),
             "left_out": len(run.workloads) - len(shown),

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from kernelwright.records import Workload
+from kernelwright.records import COLD_MODES, Workload
 from kernelwright.report.numbers import percent, sig3
 from kernelwright.report.svg import visible
 
@@ -104,7 +104,7 @@ def rate(work: Work, us: float, mode: str, ceilings: Ceilings | None) -> Rate | 
     bandwidth, kind = ceilings.bandwidth(mode)
     if work.flops / peak >= work.bytes / bandwidth:
         return Rate(gflops, "GFLOP/s", gflops * 1e9 / peak, f"{source} {visible(work.unit)} peak")
-    if kind != "warm" and mode != "device-cold" and gbytes * 1e9 > bandwidth:
+    if kind != "warm" and mode not in COLD_MODES and gbytes * 1e9 > bandwidth:
         return Rate(gbytes, "GB/s", None, CACHED)
     ceiling = "cache bandwidth" if kind == "warm" else f"{kind} memory bandwidth"
     return Rate(gbytes, "GB/s", gbytes * 1e9 / bandwidth, ceiling)

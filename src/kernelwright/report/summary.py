@@ -18,7 +18,7 @@ from kernelwright.records import MODES, Check, Comparison, Environment, Outcome,
 Standing = Literal["win", "tie", "loss", "alone", "failed"]
 """Against the strongest rival; `alone`: verified and timed, but no rival could be compared; `failed`: nothing verified."""
 
-RUNGS = ("exact", "normal", "adversarial", "memory", "repeat", "shapes", "after-timing")
+RUNGS = ("exact", "normal", "adversarial", "memory", "repeat", "chain", "shapes", "after-timing")
 """Of the correctness ladder, in the order in which a reader wants them."""
 
 STAGE_ORDER = {"replay": 0, "confirm": 0, "screen": 1, "verify": 2}
@@ -97,6 +97,11 @@ class WorkloadSummary:
     def strongest(self) -> Comparison | None:
         """Against the rival that is fastest in the main mode."""
         return next(iter(self.comparisons()), None)
+
+    @property
+    def chained(self) -> Comparison | None:
+        """Against the rival that is fastest in mode device-chain."""
+        return next(iter(self.comparisons("device-chain")), None)
 
     @property
     def reference(self) -> Comparison | None:

@@ -15,7 +15,7 @@ from kernelwright.report.numbers import NONE, interval, ratio, sig3
 from kernelwright.report.roofline import Ceilings, Rate, Work, rate, works
 from kernelwright.report.summary import RunSummary, Standing, is_rival, summarise
 from kernelwright.report.svg import shorten, visible
-from kernelwright.report.wording import STANDING_MARKS, STANDING_NAMES, outcome_name
+from kernelwright.report.wording import CHAIN_NOTE, STANDING_MARKS, STANDING_NAMES, outcome_name
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -107,6 +107,8 @@ def result_table(
         for rival in rivals:
             table.add_column(Text(f"vs {visible(rival)}"), justify="right")
     table.add_column("result")
+    if any(line.mode == "device-chain" for line in lines):
+        table.caption, table.caption_justify = Text(CHAIN_NOTE), "left"
 
     for line in lines:
         speed, gap = str(line.rate or NONE), " " if one else "\n"
@@ -168,4 +170,6 @@ def markdown(
         lines.append(f"| {' | '.join(padded)} |")
     rule = ("-" * w if i in text else "-" * (w - 1) + ":" for i, w in enumerate(widths))
     lines.insert(1, f"| {' | '.join(rule)} |")
+    if any(line.mode == "device-chain" for line in found):
+        lines += ["", CHAIN_NOTE]
     return "\n".join(lines) + "\n"

@@ -9,10 +9,16 @@ from kernelwright.report.svg import shorten
 
 MODE_NAMES = {
     "device-cold": "device time, cold cache",
+    "device-chain": "device time, cold cache, in a chain",
     "device-warm": "device time, warm cache",
     "host-offline": "host time, offline (one call at a time)",
     "host-server": "host time, server (random pauses)",
 }
+
+CHAIN_NOTE = (
+    "device-chain is device-cold with programmatic dependent launch: each of our launches starts while the one before it still runs, as it "
+    "would among neighbours that allow it; the rivals are launched as they are."
+)
 
 STANDING_NAMES: dict[Standing, str] = {
     "win": "faster",

@@ -128,6 +128,7 @@ class CudaDevice(Device):
     def __init__(self, gpu: Gpu):
         import torch
 
+        from kernelwright.targets.cuda_chain import Predecessor
         from kernelwright.targets.cuda_clock import Clock
 
         self._torch = torch
@@ -140,6 +141,7 @@ class CudaDevice(Device):
         self._nvml = Nvml.open(gpu.pci_bus_id)
         self._limits = self._nvml.limits() if self._nvml else {}
         self.clock = Clock(self.bindings, gpu.l2_bytes)
+        self._predecessor = Predecessor(self.bindings, gpu.sm, gpu.smem) if gpu.sm >= 90 else None
         self._modules: OrderedDict[str, _Loaded] = OrderedDict()
         self._cold_launches: int | None = None
         self._peaks: Peaks | None = None
@@ -202,6 +204,7 @@ class CudaDevice(Device):
                 allocate=self.allocate,
                 release=release,
                 cold_launches=self._cold_launches or len(sets),
+                predecessor=self._predecessor,
             )
         except CandidateFault as error:
             release()
@@ -254,6 +257,8 @@ class CudaDevice(Device):
         for loaded in self._modules.values():
             loaded.module.unload()
         self._modules.clear()
+        if self._predecessor is not None:
+            self._predecessor.close()
 
 
 class _Loaded:

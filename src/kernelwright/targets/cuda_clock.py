@@ -22,7 +22,7 @@ from typing import Any
 
 import torch
 
-from kernelwright.records import Outcome
+from kernelwright.records import COLD_MODES, Outcome
 from kernelwright.targets.driver import call, stream_handle
 from kernelwright.targets.launch import fault
 from kernelwright.targets.target import CandidateFault, Contender, DeviceLost
@@ -171,7 +171,7 @@ class CudaContender(Contender):
 
     def __init__(self, clock: Clock, count: int, cold_launches: int):
         self.clock, self.count, self.cold_launches = clock, count, cold_launches
-        self._replays: dict[tuple[bool, int], Callable[[], object]] = {}
+        self._replays: dict[tuple[str, int], Callable[[], object]] = {}
         self.captured = not self.idle
         """Device times come from a graph; otherwise from launches one by one, gaps of the host included where it synchronizes."""
 
@@ -179,10 +179,16 @@ class CudaContender(Contender):
     def _enqueue(self, index: int) -> object:
         """Enqueues one execution on set `index` on PyTorch's current stream."""
 
+    def _enqueue_dependent(self, index: int) -> object:
+        """The same with programmatic edges, for those whose plan asks for them."""
+        return self._enqueue(index)
+
     def sample(self, mode: str, launches: int) -> tuple[float, int]:
         with self.clock.faults(self.label):
-            if mode in ("device-cold", "device-warm"):
-                return self._device(mode == "device-cold", launches)
+            if mode == "device-chain" and not self.dependent:
+                mode = "device-cold"  # the same graph
+            if mode in (*COLD_MODES, "device-warm"):
+                return self._device(mode, launches)
             if mode in ("host-offline", "host-server"):
                 return self._host(mode == "host-server", launches)
         raise ValueError(f"unknown timing mode {mode!r}")
@@ -190,30 +196,31 @@ class CudaContender(Contender):
     def estimate(self, mode: str) -> float:
         """Launched one by one, without the cost of a graph that would be used but once."""
         with self.clock.faults(self.label):
-            return self.clock.device_us(lambda: self._enqueue(0), cold=mode == "device-cold", gaps=True)
+            return self.clock.device_us(lambda: self._enqueue(0), cold=mode in COLD_MODES, gaps=True)
 
-    def _device(self, cold: bool, launches: int) -> tuple[float, int]:
-        work = self._replays.get((cold, launches))
+    def _device(self, mode: str, launches: int) -> tuple[float, int]:
+        work = self._replays.get((mode, launches))
         if work is None:
-            work = self._replays[cold, launches] = self._replayable(cold, launches)
-        us = self.clock.device_us(work, cold=cold, gaps=not self.captured) / launches
+            work = self._replays[mode, launches] = self._replayable(mode, launches)
+        us = self.clock.device_us(work, cold=mode in COLD_MODES, gaps=not self.captured) / launches
         return (us, launches) if math.isnan(us) else (us, 0)
 
-    def _replayable(self, cold: bool, launches: int) -> Callable[[], object]:
-        indices = [i % self.count if cold else 0 for i in range(launches)]
+    def _replayable(self, mode: str, launches: int) -> Callable[[], object]:
+        indices = [i % self.count if mode in COLD_MODES else 0 for i in range(launches)]
+        enqueue = self._enqueue_dependent if mode == "device-chain" else self._enqueue
         if self.captured:
             # an eager run first: it loads the kernels, which capture forbids, and shows faults where they can be told
             self._enqueue(0)
             self.clock.synchronize(self.label)
             capture = self.clock.capture_launches if self.only_launches else self.clock.capture
-            replay = capture(self._enqueue, indices)
+            replay = capture(enqueue, indices)
             replay()  # the first launch of a graph uploads it
             self.clock.synchronize(self.label)
             return replay
 
         def one_by_one() -> None:
             for i in indices:
-                self._enqueue(i)
+                enqueue(i)
 
         return one_by_one
 

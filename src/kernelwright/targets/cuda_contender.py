@@ -8,7 +8,8 @@ from typing import Any
 import torch
 
 from kernelwright.records import LaunchPlan, Outcome
-from kernelwright.targets.cuda_clock import Clock, CudaContender
+from kernelwright.targets.cuda_chain import Predecessor
+from kernelwright.targets.cuda_clock import FIRST_SPIN, Clock, CudaContender
 from kernelwright.targets.driver import Module, Prepared
 from kernelwright.targets.launch import Tensor, check, fault, pack, refuse_unmet, workspace_bytes
 from kernelwright.targets.target import Bound, CandidateFault, Run
@@ -75,8 +76,10 @@ class Program(CudaContender):
         allocate: Callable[[int], Any],
         release: Callable[[], None],
         cold_launches: int,
+        predecessor: Predecessor | None = None,
     ):
-        """Raises CandidateFault (REFUSED, LAUNCH_ERROR, OUT_OF_MEMORY). `release` is called once, on close."""
+        """Raises CandidateFault (REFUSED, LAUNCH_ERROR, OUT_OF_MEMORY). `release` is called once, on close. Without `predecessor` the
+        device knows no dependent launch."""
         for one in sets:
             refuse_unmet(plan, one.names)
         size = max((workspace_bytes(plan, one.names) for one in sets), default=0)
@@ -85,6 +88,8 @@ class Program(CudaContender):
         self._sets = list(sets)  # keeps the buffers alive that the launches point to
         self._release: Callable[[], None] | None = release
         self.idle = not any(self._launches)
+        self._predecessor = predecessor
+        self.dependent = plan.dependent and predecessor is not None
         self.label = "kernel " + ", ".join(dict.fromkeys(launch.kernel for launch in plan.launches))
         super().__init__(clock, len(sets), cold_launches)
 
@@ -96,14 +101,35 @@ class Program(CudaContender):
             prepared.append(Prepared(kernel, packed))
         return prepared
 
-    def _enqueue(self, index: int) -> None:
+    def _enqueue(self, index: int, *, dependent: bool = False) -> None:
         stream = torch.cuda.current_stream().cuda_stream
         for launch in self._launches[index]:
-            launch.enqueue(stream)
+            launch.enqueue(stream, dependent=dependent)
+
+    def _enqueue_dependent(self, index: int) -> None:
+        self._enqueue(index, dependent=True)
 
     def run(self, index: int = 0) -> None:
         self._enqueue(index)
         self.clock.synchronize(self.label)
+
+    def run_dependent(self, inputs: Mapping[str, Any], index: int = 0) -> None:
+        assert self._predecessor is not None, "only where `dependent`"
+        with self.clock.faults(self.label):
+            copies = []
+            for name, to in self._sets[index].tensors.items():
+                if name in inputs:
+                    copies.append((to, inputs[name].to(to.dtype).contiguous()))
+                else:
+                    size = to.numel() * to.element_size()
+                    copies.append((to, torch.full((size,), GARBAGE, dtype=torch.uint8, device=to.device)))
+            writer, table = self._predecessor.prepare(copies)
+            torch.cuda._sleep(FIRST_SPIN)  # the host gets ahead: what follows is enqueued before the writer begins
+            writer.enqueue(torch.cuda.current_stream().cuda_stream)
+            for _ in range(2):
+                self._enqueue_dependent(index)
+            self.clock.synchronize(self.label)
+            del table
 
     def disturbed(self) -> str | None:
         return self.workspace.disturbed()

@@ -171,7 +171,9 @@ class Prepared:
         self._params = ctypes.addressof(self._addresses)
         cluster = packed.cluster[0] * packed.cluster[1] * packed.cluster[2]
         kernel.allow(packed.smem, cluster)
-        self._config = _config(self._bindings, packed)
+        self._config = self._dependent = _config(self._bindings, packed)
+        if packed.pdl:
+            self._dependent = _config(self._bindings, packed, dependent=True)
         self._stream = 0
         self._doing = f"kernel {packed.kernel}"
         if cluster > 1:
@@ -180,11 +182,13 @@ class Prepared:
             if fits < 1:
                 raise fault(f"{self._doing}: a cluster of {packed.cluster} with {packed.smem} bytes a block fits nowhere on the device")
 
-    def enqueue(self, stream: int) -> None:
+    def enqueue(self, stream: int, *, dependent: bool = False) -> None:
+        """`dependent`: with the programmatic edge to the launch before it on the stream, if its plan asks for one."""
         if stream != self._stream:
-            self._config.hStream = stream_handle(self._bindings, stream)
+            self._config.hStream = self._dependent.hStream = stream_handle(self._bindings, stream)
             self._stream = stream
-        status = self._bindings.cuLaunchKernelEx(self._config, self._kernel.function, self._params, 0)
+        config = self._dependent if dependent else self._config
+        status = self._bindings.cuLaunchKernelEx(config, self._kernel.function, self._params, 0)
         if int(status[0]) != 0:
             call(self._doing, status)
 
@@ -197,7 +201,7 @@ def _argument(kernel: Kernel, arg: bytes | TensorMap) -> bytes:
     return encode(kernel.bindings, arg, f"kernel {kernel.name}") if isinstance(arg, TensorMap) else arg
 
 
-def _config(bindings: Any, packed: Packed) -> Any:
+def _config(bindings: Any, packed: Packed, *, dependent: bool = False) -> Any:
     config = bindings.CUlaunchConfig()
     config.gridDimX, config.gridDimY, config.gridDimZ = packed.grid
     config.blockDimX, config.blockDimY, config.blockDimZ = packed.block
@@ -209,7 +213,7 @@ def _config(bindings: Any, packed: Packed) -> Any:
         one.id = bindings.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION
         one.value.clusterDim.x, one.value.clusterDim.y, one.value.clusterDim.z = packed.cluster
         attributes.append(one)
-    if packed.pdl:
+    if dependent:
         one = bindings.CUlaunchAttribute()
         one.id = bindings.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
         one.value.programmaticStreamSerializationAllowed = 1

@@ -16,7 +16,7 @@ from typing import Any, ClassVar
 import msgspec
 
 from kernelwright.families.family import DeviceFacts
-from kernelwright.records import Build, Candidate, Environment, Outcome, Workload
+from kernelwright.records import COLD_MODES, Build, Candidate, Environment, Outcome, Workload
 
 
 class CandidateFault(Exception):
@@ -121,7 +121,7 @@ class Device(ABC):
     def synchronize(self) -> None: ...
 
     def cold_sets(self, set_bytes: int) -> int:
-        """How many sets of buffers make mode device-cold cold, given the bytes of one. The caches are flushed before a sample, and each
+        """How many sets of buffers make the cold modes cold, given the bytes of one. The caches are flushed before a sample, and each
         of its
         launches uses a set of its own."""
         return 4
@@ -145,12 +145,19 @@ class Contender(ABC):
     in_place: bool = True
     """Whether a clocked launch leaves its result in the set's outputs. A rival's, and a Python candidate's, has to be run once more for
     that."""
+    dependent: bool = False
+    """Whether its launches may overlap with their predecessors (programmatic dependent launch); if not, device-chain is device-cold."""
     cold_launches: int = 4
     """Sets of buffers: the most launches of one cold sample, each on a set that nothing has touched since the flush."""
 
     @abstractmethod
     def run(self, index: int = 0) -> None:
         """Runs once on set `index` and waits for the end. Raises CandidateFault on a fault that the process survives."""
+
+    def run_dependent(self, inputs: Mapping[str, Any], index: int = 0) -> None:
+        """Runs on set `index` right behind a kernel that it may overlap with, and that writes `inputs` into the set and poison into its
+        outputs as late as it can; then once more behind itself; waits for the end. Only where `dependent`."""
+        raise NotImplementedError
 
     @abstractmethod
     def sample(self, mode: str, launches: int) -> tuple[float, int]:
@@ -167,7 +174,7 @@ class Contender(ABC):
         is worth), and few where each waits for its arrival (host-server)."""
         if mode == "host-server":
             return 5
-        if mode == "device-cold":
+        if mode in COLD_MODES:
             return min(self.launches_for("device-warm", once_us), self.cold_launches)
         return max(1, min(20, int(2000 / max(once_us, 0.1))))
 

@@ -30,8 +30,11 @@ def tile_width(config: Config, cols: int) -> int:
     return width
 
 
-def render(chain: ChainProgram, config: Config, *, title: str, rows: Expr, cols: Expr, cols_now: int) -> tuple[str, LaunchPlan]:
-    """Source and plan. `rows` and `cols` are plan expressions, `cols_now` is the Workload's number of columns."""
+def render(
+    chain: ChainProgram, config: Config, *, title: str, rows: Expr, cols: Expr, cols_now: int, dependent: bool
+) -> tuple[str, LaunchPlan]:
+    """Source and plan. `rows` and `cols` are plan expressions, `cols_now` is the Workload's number of columns; `dependent`: the device
+    knows programmatic dependent launch."""
     scheme = config["scheme"]
     functor = Functor(
         chain,
@@ -45,8 +48,7 @@ def render(chain: ChainProgram, config: Config, *, title: str, rows: Expr, cols:
     call, threads, grid = _schedule(chain, config, rows, cols, cols_now)
     parameters, arguments = _interface(functor, rows, cols, cols_now, fixed)
     kernel = "chain_" + re.sub(r"\W", "_", title)
-    pdl = bool(config.get("pdl"))
-    body = ["launch_dependents();", "grid_dependency_wait();"] if pdl else []
+    body = ["launch_dependents();", "grid_dependency_wait();"]
     body += [f"constexpr int cols = {cols_now};"] if fixed else []
     values = ", ".join(name for _, name in members(functor))
     body += [f"const Chain<{config['vec']}> chain{{{values}}};"]
@@ -62,7 +64,7 @@ def render(chain: ChainProgram, config: Config, *, title: str, rows: Expr, cols:
     source = "\n".join(
         [
             f"// {title}: {_summary(chain, config)}",
-            *(['#include "kernelwright/pdl.cuh"'] if pdl else []),
+            '#include "kernelwright/pdl.cuh"',
             '#include "kernelwright/vector.cuh"',
             "",
             "using namespace kw;",
@@ -79,7 +81,7 @@ def render(chain: ChainProgram, config: Config, *, title: str, rows: Expr, cols:
         ]
     )
     plan = LaunchPlan(
-        launches=(Launch(kernel=kernel, args=arguments, grid=(grid, 1, 1), block=(threads, 1, 1), pdl=pdl),),
+        launches=(Launch(kernel=kernel, args=arguments, grid=(grid, 1, 1), block=(threads, 1, 1), pdl=dependent),),
         requires=_requires(functor, config, rows, cols, cols_now, fixed),
     )
     return source, plan

@@ -16,7 +16,6 @@ Choices of both
     blocks_per_sm  0: a block for each piece of work; else a persistent grid of at most so many blocks a multiprocessor
     hints          none; store: outputs leave the caches first; stream: inputs too
     math           accurate: CUDA's functions, 1 to 2 ulp; fast: exp in two instructions, reciprocal and 16-bit tanh in one
-    pdl            programmatic dependent launch (sm_90)
 """
 
 from __future__ import annotations
@@ -83,13 +82,14 @@ class ChainCuda(Family):
         space["hints"] = ("none", "store", "stream")
         if chain.has(*FASTER):
             space["math"] = ("accurate", "fast")
-        if device.sm >= 90:
-            space["pdl"] = (False, True)
         return space
 
     def illegal(self, config: Config, w: Workload, device: DeviceFacts) -> str | None:
         chain, (_, cols) = load(w), matrix(w)
-        for choice, values in self.space(w, device).items():
+        space = self.space(w, device)
+        if unknown := sorted(set(config) - set(space)):
+            return f"{', '.join(unknown)} is not a choice here"
+        for choice, values in space.items():
             if config.get(choice) not in values:
                 return f"{choice} must be one of {', '.join(map(str, values))}"
         vec, items = int(config["vec"]), int(config["items"])
@@ -130,8 +130,6 @@ class ChainCuda(Family):
         common: dict[str, Value] = {"blocks_per_sm": 0, "hints": "none"}
         if "math" in space:
             common["math"] = "fast" if half else "accurate"
-        if device.sm >= 90:
-            common["pdl"] = False
         wide = max((v for v in space["vec"] if not self._splits(chain, cols, int(v))), key=int)
         guesses: list[Config] = []
         if pointwise(chain):
@@ -173,7 +171,7 @@ class ChainCuda(Family):
         rows: Expr = "rows" if "rows" in w.axes else rows_now
         cols: Expr = "cols" if "cols" in w.axes else cols_now
         title = w.problem.split(":", 1)[-1]
-        source, plan = render(chain, config, title=title, rows=rows, cols=cols, cols_now=cols_now)
+        source, plan = render(chain, config, title=title, rows=rows, cols=cols, cols_now=cols_now, dependent=device.sm >= 90)
         return Candidate(kind="cuda", source=source, plan=plan, origin=self.origin(config))
 
 

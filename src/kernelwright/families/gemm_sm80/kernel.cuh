@@ -36,7 +36,6 @@ struct Config {
     static constexpr int vector_bytes = 16;    // size of one copy from global memory; 2: through registers, any alignment
     static constexpr Tails tails = Tails::chunk;
     static constexpr bool staged_store = true;  // C through shared memory in 16-byte stores, else straight from registers
-    static constexpr bool dependent = false;    // programmatic dependent launch
 };
 // config: end
 
@@ -323,7 +322,10 @@ extern "C" __global__ void __launch_bounds__(threads, Config::blocks_per_sm)
          int* counters) {
     extern __shared__ __align__(128) unsigned char dynamic_smem[];
     const unsigned smem = kw::shared_address(dynamic_smem);
-    if (M == 0 || N == 0) return;
+    if (M == 0 || N == 0) {
+        kw::grid_dependency_wait();  // a launch that ended before its predecessor would let its successor start before that, too
+        return;
+    }
 
     const int tiles_m = kw::ceil_div(M, Config::block_m), tiles_n = kw::ceil_div(N, Config::block_n);
     kw::TileCoordinates tile = {int(blockIdx.x), int(blockIdx.y)};
@@ -341,7 +343,7 @@ extern "C" __global__ void __launch_bounds__(threads, Config::blocks_per_sm)
 
     OperandA copy_a(a, ld_a, first_m, M, begin * Config::block_k);
     OperandB copy_b(b, ld_b, first_n, N, begin * Config::block_k);
-    if constexpr (Config::dependent) kw::grid_dependency_wait();
+    kw::grid_dependency_wait();
 
     int next = begin;  // the next step to copy
     auto copy_part = [&](unsigned slot, int copy_index, int copies) {
@@ -394,7 +396,7 @@ extern "C" __global__ void __launch_bounds__(threads, Config::blocks_per_sm)
             multiply(accumulators, fragments_a[slice % 2], fragments_b[slice % 2]);
         }
     }
-    if constexpr (Config::dependent) kw::launch_dependents();
+    kw::launch_dependents();
 
     float sums[fragments][4];
 #pragma unroll
@@ -424,5 +426,5 @@ extern "C" __global__ void __launch_bounds__(threads, Config::blocks_per_sm)
 }
 
 extern "C" __global__ void __launch_bounds__(256) reduce(const float* partials, Element* c, int M, int N, int ld_c) {
-    reduce_partials<Element, Config::split_k, Config::dependent>(partials, c, M, N, ld_c);
+    reduce_partials<Element, Config::split_k>(partials, c, M, N, ld_c);
 }

@@ -71,8 +71,6 @@ def seconds(c: Config, w: Workload, device: DeviceFacts) -> float:
             total += 1.2e-6 + partial / chip_.l2 + split * bm * bn * 8.0 / (60e9 * 1.7) * max(1.0, tiles / chip_.sms)
         else:
             total += 2.2e-6 + 2 * partial / chip_.l2
-    if c["pdl"]:
-        total -= 0.3e-6
     floor = chip_.start + float(m * k + k * n + m * n) * size / chip_.dram
     return (total**4 + floor**4) ** 0.25  # near each other, the two limits do not overlap fully
 

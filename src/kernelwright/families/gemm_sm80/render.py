@@ -24,7 +24,7 @@ def render(c: Config, w: Workload, device: DeviceFacts, origin: Origin) -> Candi
     simt = w.dtype == "fp32"
     struct = _struct_simt(c, w, device) if simt else _struct_tensor_core(c, w, device)
     source = _CONFIG.sub(lambda _: struct, _text("simt.cuh" if simt else "kernel.cuh"), count=1)
-    return Candidate(kind="cuda", source=source, plan=_plan(c, w), origin=origin)
+    return Candidate(kind="cuda", source=source, plan=_plan(c, w, device), origin=origin)
 
 
 def _bool(value: object) -> str:
@@ -42,7 +42,6 @@ def _common(c: Config, w: Workload, device: DeviceFacts) -> list[str]:
         f"static constexpr bool one_kernel = {_bool(_one_kernel(c))};",
         f"static constexpr int raster_group = {c['raster_group']};",
         f"static constexpr int vector_bytes = {c['vector_bytes']};",
-        f"static constexpr bool dependent = {_bool(c['pdl'])};",
     ]
 
 
@@ -72,7 +71,7 @@ def _one_kernel(c: Config) -> bool:
     return int(c["split_k"]) > 1 and c["reduction"] == "last-block"
 
 
-def _plan(c: Config, w: Workload) -> LaunchPlan:
+def _plan(c: Config, w: Workload, device: DeviceFacts) -> LaunchPlan:
     bm, bn, split = int(c["block_m"]), int(c["block_n"]), int(c["split_k"])
     tiles = f"cdiv(M, {bm}) * cdiv(N, {bn})"
     one_kernel = _one_kernel(c)
@@ -90,7 +89,7 @@ def _plan(c: Config, w: Workload) -> LaunchPlan:
     def i32(*names: str) -> tuple[ScalarArg, ...]:
         return tuple(ScalarArg(ctype="i32", value=name) for name in names)
 
-    pdl = bool(c["pdl"])
+    pdl = device.sm >= 90
     grid: tuple[Expr, Expr, Expr] = (f"max(1, {tiles})", 1, split)
     if c["raster_group"] == 0:
         grid = (f"max(1, cdiv(M, {bm}))", f"max(1, cdiv(N, {bn}))", split)

@@ -99,7 +99,6 @@ def tensor_core(
         "vector_bytes": vector,
         "tails": "none" if vector == 16 and not (m % bm or n % bn or k % bk) else "chunk",
         "staged_store": n % 8 == 0,
-        "pdl": False,
     }
     if space.registers(c, w) > space.register_limit(c):
         c["reduction"] = "second-kernel"
@@ -118,7 +117,6 @@ def _simt(bm: int, bn: int, tm: int, tn: int, bk: int, stages: int, split: int, 
         "reduction": _reduction(bm, bn, split, w, device),
         "raster_group": _raster(bm, w),
         "vector_bytes": space.widest_vector(w),
-        "pdl": False,
     }
 
 

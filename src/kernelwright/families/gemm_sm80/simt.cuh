@@ -19,7 +19,6 @@ struct Config {
     static constexpr bool one_kernel = false;  // split-K: the last block reduces, else a second kernel
     static constexpr int raster_group = 8;     // tile rows walked together; 0: blockIdx.x, y are the tile
     static constexpr int vector_bytes = 16;    // size of one copy of an operand that is not k-contiguous: 16 or 4
-    static constexpr bool dependent = false;   // programmatic dependent launch
 };
 // config: end
 
@@ -94,7 +93,10 @@ extern "C" __global__ void __launch_bounds__(threads, Config::blocks_per_sm)
          int* counters) {
     extern __shared__ __align__(128) unsigned char dynamic_smem[];
     const unsigned smem = kw::shared_address(dynamic_smem);
-    if (M == 0 || N == 0) return;
+    if (M == 0 || N == 0) {
+        kw::grid_dependency_wait();  // a launch that ended before its predecessor would let its successor start before that, too
+        return;
+    }
 
     const int tiles_m = kw::ceil_div(M, Config::block_m), tiles_n = kw::ceil_div(N, Config::block_n);
     kw::TileCoordinates tile = {int(blockIdx.x), int(blockIdx.y)};
@@ -106,7 +108,7 @@ extern "C" __global__ void __launch_bounds__(threads, Config::blocks_per_sm)
     const int begin = k_steps * part / Config::split_k, end = k_steps * (part + 1) / Config::split_k;
     OperandA copy_a(a, ld_a, first_m, M, begin * Config::block_k);
     OperandB copy_b(b, ld_b, first_n, N, begin * Config::block_k);
-    if constexpr (Config::dependent) kw::grid_dependency_wait();
+    kw::grid_dependency_wait();
 
     int next = begin;  // the next step to copy
     auto copy_step = [&](unsigned slot) {
@@ -158,7 +160,7 @@ extern "C" __global__ void __launch_bounds__(threads, Config::blocks_per_sm)
         write_slot = following(write_slot);
         read_slot = following(read_slot);
     }
-    if constexpr (Config::dependent) kw::launch_dependents();
+    kw::launch_dependents();
 
     if constexpr (Config::split_k > 1 && Config::one_kernel) {
         int index = tile.m * tiles_n + tile.n;
@@ -191,5 +193,5 @@ extern "C" __global__ void __launch_bounds__(threads, Config::blocks_per_sm)
 }
 
 extern "C" __global__ void __launch_bounds__(256) reduce(const float* partials, float* c, int M, int N, int ld_c) {
-    reduce_partials<Element, Config::split_k, Config::dependent>(partials, c, M, N, ld_c);
+    reduce_partials<Element, Config::split_k>(partials, c, M, N, ld_c);
 }

@@ -1,7 +1,7 @@
 """Which configs of gemm_sm80 exist and which are legal: plain conditions, each with its reason.
 
 Two kinds of config, by dtype: `tensor core` (fp16, bf16: kernel.cuh) and `SIMT` (fp32: simt.cuh). Both share the keys block_m, block_n,
-block_k, stages, split_k, reduction, raster_group, vector_bytes and pdl.
+block_k, stages, split_k, reduction, raster_group and vector_bytes.
 """
 
 from __future__ import annotations
@@ -51,7 +51,6 @@ def space(w: Workload, device: DeviceFacts) -> Space:
         "split_k": SPLITS,
         "reduction": ("last-block", "second-kernel"),
         "raster_group": (0, 4, 8, 16),
-        "pdl": (False, True) if device.sm >= 90 else (False,),
     }
     if w.dtype == "fp32":
         return {
@@ -87,11 +86,9 @@ def illegal(c: Config, w: Workload, device: DeviceFacts) -> str | None:
     if unknown := sorted(set(c) - set(values)):
         return f"{', '.join(unknown)} is not a choice here"
     for key, value in c.items():
-        if key not in ("vector_bytes", "tails", "staged_store", "pdl") and value not in values[key]:
+        if key not in ("vector_bytes", "tails", "staged_store") and value not in values[key]:
             return f"{key} = {value} is not among {', '.join(map(str, values[key]))}"
     _, n, k = shape(w)
-    if c["pdl"] and device.sm < 90:
-        return "programmatic dependent launch needs sm_90"
     if c["raster_group"] == 0 and cdiv(n, int(c["block_n"])) > 65535:
         return f"a grid without raster order has at most 65535 tiles along N, this has {cdiv(n, int(c['block_n']))}"
     if int(c["split_k"]) > max(1, cdiv(k, int(c["block_k"]))):

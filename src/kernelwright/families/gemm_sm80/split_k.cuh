@@ -60,12 +60,10 @@ __device__ __forceinline__ void store_partial_pair(float* partials, int part, in
 
 /// Two kernels, second half: C = sum over parts, rounded once. One thread adds four neighbours where rows allow it, one
 /// element otherwise; the grid covers ceil(M N / 4) threads and strides on.
-template <class Element, int Split, bool Dependent>
+template <class Element, int Split>
 __device__ __forceinline__ void reduce_partials(const float* partials, Element* c, int M, int N, int ld_c) {
-    if constexpr (Dependent) {
-        kw::grid_dependency_wait();
-        kw::launch_dependents();
-    }
+    kw::grid_dependency_wait();
+    kw::launch_dependents();
     const size_t total = size_t(M) * N;
     const size_t step = size_t(gridDim.x) * blockDim.x;
     size_t i = size_t(blockIdx.x) * blockDim.x + threadIdx.x;

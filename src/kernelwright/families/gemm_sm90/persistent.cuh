@@ -30,7 +30,6 @@ struct Config {
     static constexpr int block_p = 128, block_q = 256, block_k = 64;
     static constexpr int split_k = 1;       // parts of every tile's K
     static constexpr int shared_waves = 0;  // waves whose K all clusters share: the last, partial one (1), the full one before too (2)
-    static constexpr bool dependent = false;  // programmatic dependent launch
     static constexpr bool pingpong = false;
     static constexpr int consumers_p = 2, consumers_q = 1;  // how the consumer warpgroups share a tile; ping-pong: 1, 1
     static constexpr int stages = 4;
@@ -145,10 +144,8 @@ extern "C" __global__ void __launch_bounds__(threads, 1)
     } else {
         __syncthreads();
     }
-    if constexpr (Config::dependent) {
-        kw::grid_dependency_wait();
-        kw::launch_dependents();
-    }
+    kw::grid_dependency_wait();
+    kw::launch_dependents();
 
     RingPosition at;
     if (warp < 4) {

@@ -36,7 +36,6 @@ SPACE: Space = {
     "evict": ("normal", "keep_p", "keep_q"),
     "split_k": (1, 2, 3, 4, 6, 8),
     "tail": ("tiles", "stream", "two_tile"),
-    "pdl": (False, True),
 }
 """`schedule`: cooperative consumers share a tile, consumers_p x consumers_q of them; ping-pong has two with a tile each. `raster`: the side
 whose neighbouring tiles form a group, or the curve that all tiles lie on. `evict`: which operand L2 keeps, while the other is first to
@@ -179,7 +178,7 @@ def plan(c: Config, w: Workload) -> LaunchPlan:
         block=(128 * (1 + consumers(c)), 1, 1),
         cluster=(cluster, 1, 1),
         smem=smem_bytes(c, w),
-        pdl=bool(c["pdl"]),
+        pdl=True,
     )
     requires = (*sides.requires(), "ld_c % 8 == 0", "align_c % 16 == 0")
     if cut:
@@ -218,7 +217,7 @@ def _menu(layout: str, device: DeviceFacts) -> tuple[list[Config], model.Columns
     for (schedule, share_p, share_q, bp, bq), (cp, cq), swap in product(TILES, ((1, 1), (2, 1), (1, 2)), (False, True)):
         c: Config = {
             "swap": swap, "schedule": schedule, "consumers_p": share_p, "consumers_q": share_q, "block_p": bp,
-            "block_q": bq, "block_k": 64, "cluster_p": cp, "cluster_q": cq, "raster_group": 8, "evict": "normal", "pdl": False,
+            "block_q": bq, "block_k": 64, "cluster_p": cp, "cluster_q": cq, "raster_group": 8, "evict": "normal",
         }  # fmt: skip
         # a second store buffer where it costs no stage that keeps the ring at three
         sizes = product((2, 1), range(8, 2, -1))

@@ -15,7 +15,6 @@ struct Config {
     static constexpr bool swap = false;
     static constexpr int block_p = 128, block_q = 128, block_k = 64;
     static constexpr int split_k = 1;
-    static constexpr bool dependent = false;
     static constexpr int stages = 6, subtiles = 1;
     static constexpr int cluster_p = 2, cluster_q = 1;
     static constexpr int raster_group = 8;         // cluster rows walked together; 0: blockIdx.y is the tile along Q
@@ -111,10 +110,8 @@ __device__ __forceinline__ void produce(unsigned smem, const CUtensorMap* map_p,
         if constexpr (split) kw::barrier_init(arrived, 1);
         kw::fence_barrier_init();
         if constexpr (split) kw::barrier_expect(arrived, Reduce::expected(at.part));
-        if constexpr (Config::dependent) {
-            kw::launch_dependents();
-            kw::grid_dependency_wait();
-        }
+        kw::launch_dependents();
+        kw::grid_dependency_wait();
         if constexpr (!multicast)
             for (int step = 0; step < prologue; step++) load_step(smem, map_p, map_q, at, step, step);
     }
@@ -211,7 +208,7 @@ extern "C" __global__ void __launch_bounds__(threads, 1)
         }
     }
 
-    if constexpr (Config::dependent) kw::grid_dependency_wait();
+    kw::grid_dependency_wait();  // the loads' wait was the producer's; these threads write C, which the predecessor may still read
     const auto out = Output<Element>::of<Config::swap>(c, ld_c, P, Q);
     if constexpr (split) {
         const unsigned partials = smem + partials_offset, arrived = smem + arrived_offset;

@@ -29,7 +29,6 @@ SPACE: Space = {
     "cluster_q": (1, 2, 4),
     "split_k": (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16),
     "raster_group": (0, 1, 2, 4, 8, 16),
-    "pdl": (False, True),
 }
 
 
@@ -136,7 +135,7 @@ def plan(c: Config, w: Workload) -> LaunchPlan:
         block=(threads(c), 1, 1),
         cluster=(blocks, 1, 1),
         smem=smem_bytes(c, w),
-        pdl=bool(c["pdl"]),
+        pdl=True,
     )
     return LaunchPlan(launches=(launch,), requires=requires)
 
@@ -161,7 +160,7 @@ def _menu(layout: str, device: DeviceFacts) -> tuple[list[Config], model.Columns
         for bk, (cp, cq), split, swap in product(SPACE["block_k"], ((1, 1), (2, 1), (1, 2)), SPACE["split_k"], SPACE["swap"]):
             c: Config = {
                 "swap": swap, "block_p": bp, "block_q": bq, "block_k": bk, "subtiles": subtiles, "cluster_p": cp, "cluster_q": cq,
-                "split_k": split, "raster_group": 8, "pdl": False,
+                "split_k": split, "raster_group": 8,
             }  # fmt: skip
             if illegal(c | {"stages": 2}, large, device) is not None:
                 continue

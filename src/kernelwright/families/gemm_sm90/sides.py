@@ -76,5 +76,4 @@ def struct(c: Config, w: Workload) -> list[str]:
         f"static constexpr bool p_k_contiguous = {flag(p.k_contiguous)}, q_k_contiguous = {flag(q.k_contiguous)};",
         f"static constexpr bool swap = {flag(c['swap'])};",
         f"static constexpr int block_p = {c['block_p']}, block_q = {c['block_q']}, block_k = {c['block_k']};",
-        f"static constexpr bool dependent = {flag(c['pdl'])};",
     ]

@@ -16,7 +16,6 @@ struct Config {
     static constexpr bool p_k_contiguous = true, q_k_contiguous = true;
     static constexpr bool swap = false;
     static constexpr int block_p = 16, block_q = 16, block_k = 32;
-    static constexpr bool dependent = false;  // programmatic dependent launch
     static constexpr int warps = 2;
     static constexpr int batches = 1;         // loads of block_k that each warp makes; warps * batches * block_k is at least K
     static constexpr bool full_tiles = false;  // P, Q and K are multiples: nothing is checked
@@ -125,10 +124,8 @@ extern "C" __global__ void __launch_bounds__(threads)
     const int first_k = warp * (Config::batches * Config::block_k) + threadIdx.x % 4 * 8;
     const Reader<Config::block_p> reader_p(p, ld_p, first_p, P, first_k);
     const Reader<Config::block_q> reader_q(q, ld_q, first_q, Q, first_k);
-    if constexpr (Config::dependent) {
-        kw::launch_dependents();
-        kw::grid_dependency_wait();
-    }
+    kw::launch_dependents();
+    kw::grid_dependency_wait();
 
     float sums[fragments][4] = {};
 #pragma unroll 1

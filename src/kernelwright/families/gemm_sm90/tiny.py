@@ -19,7 +19,6 @@ SPACE: Space = {
     "block_q": (8, 16, 32, 64),
     "block_k": (32, 64, 128),
     "warps": (1, 2, 4, 8, 16),
-    "pdl": (False, True),
 }
 
 SIZES = ("block_p", "block_q", "block_k", "warps")
@@ -99,7 +98,7 @@ def plan(c: Config, w: Workload) -> LaunchPlan:
         grid=(f"cdiv({p.extent}, {block_p})", f"cdiv({q.extent}, {block_q})", 1),
         block=(32 * warps, 1, 1),
         smem=smem_bytes(c, w),
-        pdl=bool(c["pdl"]),
+        pdl=True,
     )
     return LaunchPlan(launches=(launch,), requires=tuple(requires))
 
@@ -110,8 +109,6 @@ def microseconds(c: model.Columns, w: Workload, device: DeviceFacts) -> np.ndarr
 
 def seeds(w: Workload, device: DeviceFacts) -> tuple[Config, ...]:
     """The eight that the model puts first."""
-    configs: list[Config] = [
-        {"pdl": False} | dict(zip(("swap", *SIZES), v, strict=True)) for v in product(*(SPACE[k] for k in ("swap", *SIZES)))
-    ]
+    configs: list[Config] = [dict(zip(("swap", *SIZES), v, strict=True)) for v in product(*(SPACE[k] for k in ("swap", *SIZES)))]
     times = microseconds(model.columns(configs), w, device)
     return model.first(configs, times, itemgetter("block_p", "block_q"), lambda c: illegal(c, w, device) is None)

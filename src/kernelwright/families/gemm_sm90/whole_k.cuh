@@ -30,8 +30,7 @@ struct Config {
     static constexpr bool swap = true;
     static constexpr int block_p = 64, block_q = 16, block_k = 64;
     static constexpr int split_k = 1;
-    static constexpr bool dependent = false;  // programmatic dependent launch
-    static constexpr int stages = 1;          // K of a block / block_k
+    static constexpr int stages = 1;  // K of a block / block_k
     static constexpr Load load = Load::cp_async;
     static constexpr Tails tails = Tails::none;
 };
@@ -171,11 +170,10 @@ struct Block {
     }
 };
 
+/// Dependents may start now: they take what room is left beside these blocks, and their own wait keeps them in order.
 __device__ __forceinline__ void wait_for_predecessor() {
-    if constexpr (Config::dependent) {
-        kw::launch_dependents();
-        kw::grid_dependency_wait();
-    }
+    kw::launch_dependents();
+    kw::grid_dependency_wait();
 }
 
 /// By cp.async: every thread copies and fences its own share.

@@ -21,7 +21,6 @@ SPACE: Space = {
     "block_q": (8, 16, 32, 48, 64, 96, 128),
     "block_k": (64, 128, 256),
     "split_k": (1, 2, 3, 4, 6, 8, 12, 16),
-    "pdl": (False, True),
 }
 
 SIZES = ("block_p", "block_q", "block_k", "split_k")
@@ -111,7 +110,7 @@ def plan(c: Config, w: Workload) -> LaunchPlan:
         block=(2 * block_p, 1, 1),
         cluster=(1, 1, split),
         smem=smem_bytes(c, w),
-        pdl=bool(c["pdl"]),
+        pdl=True,
     )
     return LaunchPlan(launches=(launch,), requires=tuple(requires))
 
@@ -123,7 +122,7 @@ def microseconds(c: model.Columns, w: Workload, device: DeviceFacts) -> np.ndarr
 def seeds(w: Workload, device: DeviceFacts) -> tuple[Config, ...]:
     """The eight that the model puts first."""
     keys = ("load", "swap", "block_p", "block_q", "block_k", "split_k")
-    configs: list[Config] = [{"pdl": False} | dict(zip(keys, v, strict=True)) for v in product(*(SPACE[k] for k in keys))]
+    configs: list[Config] = [dict(zip(keys, v, strict=True)) for v in product(*(SPACE[k] for k in keys))]
     tile = itemgetter("block_p", "block_q", "split_k")
     times = microseconds(model.columns(configs), w, device)
     return model.first(configs, times, tile, lambda c: illegal(c, w, device) is None)
