@@ -6,7 +6,6 @@ import os
 from pathlib import Path
 
 import pytest
-from made_up import made_up_pack, product
 
 from kernelwright.evaluate import audit, sanitized
 from kernelwright.evaluate.audit import Extent
@@ -16,6 +15,7 @@ from kernelwright.evaluate.sanitized import Request, sanitize
 from kernelwright.problems import resolve
 from kernelwright.records import Outcome
 from kernelwright.targets import target
+from made_up import made_up_pack, product
 
 # its own options come first; then the command that it watches
 WATCH = 'while [ "${1#--}" != "$1" ]; do case "$1" in --version) echo "Version 2025.3.1"; exit 0;; esac; shift 2; done\n'

@@ -168,7 +168,6 @@ def test_an_empty_matrix_launches_nothing() -> None:
 REASONS: tuple[tuple[Config, str], ...] = (
     (config(64, 64, subtiles=2), "no multiple of 2 subtiles"),
     (config(64, 8), "needs a multiple of 16"),
-    (config(64, 64, 12), "has only 8 steps"),
     (config(64, 64, split_k=8, cluster=(2, 2)), "a cluster of 32 blocks"),
     (config(64, 64, cluster=(2, 4)), "at most 4 share loads"),
     (config(256, 256, 2, subtiles=2), "registers a thread"),
