@@ -100,3 +100,18 @@ def test_children_of_the_best_from_the_first_and_an_exact_end():
             seen.append(candidate.id)
             proposer.learn(judged(candidate, toy.ratio(candidate.origin.config)))
     assert len(seen) == len(set(seen)) == 36
+
+
+class Estimating(Toy):
+    """BEST fills the device on the neighbours, and leaves most of it idle on W."""
+
+    def estimate(self, config, w, device):
+        return 4.0 if config == BEST and w == W else 1.0
+
+
+def test_a_winner_that_the_estimates_do_not_carry_over_is_not_tried_first():
+    toy, knowledge = Estimating(), Knowledge()
+    for config, score in ((BEST, 4.0), (CONFIG, 3.5)):
+        knowledge.learn(near(128), toy.render(config, W, DEVICE), score)
+    assert [c.origin.config for c in Neighbours(W, [toy], DEVICE, knowledge).propose(1)] == [toy.seeds(W, DEVICE)[0]]
+    assert Neighbours(near(256), [toy], DEVICE, knowledge).propose(1)[0].origin.config == BEST

@@ -2,7 +2,9 @@
 
 Neighbours are Workloads of one kind (problem, types, layout), and near where their axes differ by few doublings. A config's prior is its
 mean speed on the nearest of them, each as a share of the best speed seen there: ratios against a rival would favour configs that were tried
-where the rival is weak. Configs that no neighbour knows come from the Families' seeds and the tile model, then from mutating the best.
+where the rival is weak. Where Families estimate times, the share is changed as the estimates say it changes on the way from the neighbour:
+a tile that filled the device there may leave half of it idle here. Configs that no neighbour knows come from the Families' seeds and the
+tile model, then from mutating the best.
 """
 
 from __future__ import annotations
@@ -73,6 +75,8 @@ class Knowledge:
         self._scores: dict[Workload, dict[Key, float]] = {}
         self._right: dict[tuple[object, ...], dict[Workload, tuple[float, ...]]] = {}
         """By kind: the places of Workloads on which something was right."""
+        self.estimates: dict[tuple[Key, Workload], float | None] = {}
+        """What Families said, for all searches: an estimate takes 0.1 ms, and each config is asked about by every neighbour."""
 
     def learn(self, w: Workload, candidate: Candidate, score: float) -> None:
         """`score`: the higher the faster, -inf for a failure."""
@@ -88,6 +92,10 @@ class Knowledge:
         others = self._right.get(_kind(w), {})
         found = heapq.nsmallest(count + 1, ((math.dist(here, place), i, other) for i, (other, place) in enumerate(others.items())))
         return [other for _, _, other in found if other != w][:count]
+
+    def scores(self, w: Workload) -> dict[Key, float]:
+        """Of every config tried there; 0 for a failure."""
+        return self._scores.get(w, {})
 
     def winners(self, w: Workload) -> list[Key]:
         """The best configs of the nearest neighbours, the nearest one's first."""
@@ -124,21 +132,42 @@ class Neighbours(Evolve):
 
     def _set_up(self, seed: int) -> None:
         super()._set_up(seed)
-        times = {p: self.space.estimate(p) for p in self._seeds}
-        best = min((us for us in times.values() if us), default=None)
-        self._guesses = {p: UNTRIED * best / us if best and us else UNTRIED for p, us in times.items()}
+        self._guesses = tuple(self._seeds)
 
     def propose(self, n: int) -> list[Candidate]:
         self._seeds = self._ranked()  # neighbours may have learnt since the last batch
         return super().propose(n)
 
     def _ranked(self) -> list[Point]:
-        """Winners of the nearest neighbours, then what neighbours know and the seeds, by prior."""
-        priors = dict(self._guesses)
-        priors |= {p: prior for key, prior in self.knowledge.priors(self.workload).items() if (p := self._point(key))}
+        """Winners of the nearest neighbours, then what neighbours know and the seeds, by prior; none that is hopeless."""
+        priors = self._priors()
         winners = [p for key in self.knowledge.winners(self.workload) if (p := self._point(key))]
-        rest = sorted((p for p, prior in priors.items() if prior >= HOPELESS), key=priors.__getitem__, reverse=True)
-        return [p for p in dict.fromkeys((*winners, *rest)) if p not in self.visited]
+        ranked = (*winners, *sorted(priors, key=priors.__getitem__, reverse=True))
+        return [p for p in dict.fromkeys(ranked) if p not in self.visited and priors[p] >= HOPELESS]
+
+    def _priors(self) -> dict[Point, float]:
+        """Of what neighbours know, and of the seeds."""
+        known: dict[Point, list[float]] = {}
+        here = {p: self._estimate(self._key(p), self.workload) for p in self._guesses}
+        for other in self.knowledge.near(self.workload):
+            scores = {p: (key, score) for key, score in self.knowledge.scores(other).items() if (p := self._point(key))}
+            there = {p: self._estimate(key, other) for p, (key, _) in scores.items()}
+            here |= {p: self._estimate(key, self.workload) for p, (key, _) in scores.items()}
+            best = max(self.knowledge.scores(other).values())
+            for p, (_, score) in scores.items():
+                known.setdefault(p, []).append(score / best * _worth(p, here) / _worth(p, there))
+        priors = {p: UNTRIED * _worth(p, here) for p in self._guesses}
+        return priors | {p: sum(found) / len(found) for p, found in known.items()}
+
+    def _estimate(self, key: Key, w: Workload) -> float | None:
+        estimates = self.knowledge.estimates
+        if (key, w) not in estimates:
+            family, config = key
+            estimates[key, w] = self.space.families[family].estimate(dict(config), w, self.space.device)
+        return estimates[key, w]
+
+    def _key(self, point: Point) -> Key:
+        return key_of(point.family, self.space.config(point))
 
     def _point(self, key: Key) -> Point | None:
         """The neighbour's config here; None where it is not legal."""
@@ -154,3 +183,9 @@ class Neighbours(Evolve):
             if self._fresh(child):
                 return child, tuple(self.candidates[p] for p in parents)
         return self._any(), ()
+
+
+def _worth(p: Point, estimates: dict[Point, float | None]) -> float:
+    """What the estimates say of it, as a share of the best of them; 1 without."""
+    mine = estimates[p]
+    return min(us for us in estimates.values() if us) / mine if mine else 1.0
