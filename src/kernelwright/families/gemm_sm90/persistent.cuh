@@ -17,6 +17,7 @@
 #include "kernelwright/tma.cuh"
 #include "kernelwright/wgmma.cuh"
 #include "operands.cuh"
+#include "epilogue.cuh"
 #include "epilogue_store.cuh"
 #include "workspace_reduce.cuh"
 
@@ -27,6 +28,7 @@ struct Config {
     static constexpr bool swap = false;
     static constexpr int block_p = 128, block_q = 256, block_k = 64;
     static constexpr int split_k = 1;        // parts of K in different blocks, which meet in the workspace
+    static constexpr Steps epilogue = {};
     static constexpr bool dependent = false;  // programmatic dependent launch
     static constexpr bool pingpong = false;
     static constexpr int consumers_p = 2, consumers_q = 1;  // how the consumer warpgroups share a tile; ping-pong: 1, 1
@@ -109,7 +111,8 @@ __device__ __forceinline__ Work work_of(int item, int P, int Q, int rank_p, int 
 /// stages, the store buffers, the full and empty barriers, one word for each consumer. partials, counters: split-K only.
 extern "C" __global__ void __launch_bounds__(threads, 1)
     gemm(const __grid_constant__ CUtensorMap map_p, const __grid_constant__ CUtensorMap map_q,
-         const __grid_constant__ CUtensorMap map_c, int P, int Q, int K, float* partials, int* counters) {
+         const __grid_constant__ CUtensorMap map_c, int P, int Q, int K, float* partials, int* counters,
+         const Element* bias, const Element* addend, int ld_addend, float alpha, float beta) {
     extern __shared__ __align__(1024) unsigned char dynamic_smem[];
     const unsigned ring = kw::shared_address(dynamic_smem), store_buffers = ring + stages * stage_bytes;
     const unsigned full = store_buffers + consumers * Store::warpgroup_bytes, empty = full + stages * 8;
@@ -197,6 +200,7 @@ extern "C" __global__ void __launch_bounds__(threads, 1)
 
         if (Config::pingpong && consumer == 1) at.skip(steps_of(cluster, k_steps));
         const int first = cluster + (Config::pingpong ? consumer * clusters : 0), stride = (Config::pingpong ? 2 : 1) * clusters;
+        const Epilogue<Config> epilogue = {bias, addend, ld_addend, alpha, beta, P, Q};
         float sums[slices][subtiles][n / 2];
 #pragma unroll 1
         for (int item = first; item < items; item += stride) {
@@ -240,9 +244,11 @@ extern "C" __global__ void __launch_bounds__(threads, 1)
 #pragma unroll
             for (int i = 0; i < slices; i++) {
 #pragma unroll
-                for (int s = 0; s < subtiles; s++)
-                    store.store(sums[i][s], &map_c, work.first_p + share_p * consumer_p + s * 64,
-                                work.first_q + (share_q * slices + i) * n);
+                for (int s = 0; s < subtiles; s++) {
+                    const int p = work.first_p + share_p * consumer_p + s * 64, q = work.first_q + (share_q * slices + i) * n;
+                    epilogue.template warp_sums<n>(sums[i][s], p + warp % 4 * 16, q);
+                    store.store(sums[i][s], &map_c, p, q);
+                }
             }
         }
         store.finish();

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from kernelwright.families.family import Config, DeviceFacts, Space
-from kernelwright.families.gemm_sm90 import limits, sides
+from kernelwright.families.gemm_sm90 import epilogue, limits, sides
 from kernelwright.families.gemm_sm90.limits import ints
 from kernelwright.plan import cdiv
 from kernelwright.records import Launch, LaunchPlan, ScalarArg, TensorMapArg, Workload, WorkspaceArg
@@ -124,14 +124,14 @@ def plan(c: Config, w: Workload) -> LaunchPlan:
     )
     gemm = Launch(
         kernel="gemm",
-        args=(*maps, *(ScalarArg(ctype="i32", value=x) for x in (p.extent, q.extent, "K")), partials, counters),
+        args=(*maps, *(ScalarArg(ctype="i32", value=x) for x in (p.extent, q.extent, "K")), partials, counters, *epilogue.args(w)),
         grid=(grid, 1, 1),
         block=(128 * (1 + consumers(c)), 1, 1),
         cluster=(cluster, 1, 1),
         smem=smem_bytes(c, w),
         pdl=bool(c["pdl"]),
     )
-    requires = (*sides.requires(), "ld_c % 8 == 0", "align_c % 16 == 0")
+    requires = (*sides.requires(), *epilogue.requires(w), "ld_c % 8 == 0", "align_c % 16 == 0")
     if split > 1:
         requires += (f"cdiv(K, {bk}) >= {split}",)
     return LaunchPlan(launches=(gemm,), workspace=workspace, workspace_zeroed=split > 1, requires=requires)

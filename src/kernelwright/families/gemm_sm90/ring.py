@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from kernelwright.families.family import Config, DeviceFacts, Space
-from kernelwright.families.gemm_sm90 import limits, sides
+from kernelwright.families.gemm_sm90 import epilogue, limits, sides
 from kernelwright.families.gemm_sm90.limits import ints
 from kernelwright.plan import cdiv
 from kernelwright.records import Expr, Launch, LaunchPlan, ScalarArg, TensorArg, Workload
@@ -116,7 +116,7 @@ def plan(c: Config, w: Workload) -> LaunchPlan:
     blocks = cp * cq * split
     clusters_p, clusters_q = f"cdiv({p.extent}, {bp * cp})", f"cdiv({q.extent}, {bq * cq})"
     grid: tuple[Expr, Expr, Expr] = (f"{clusters_p} * {clusters_q} * {blocks}", 1, 1)
-    requires = sides.requires()
+    requires = (*sides.requires(), *epilogue.requires(w))
     if c["raster_group"] == 0:
         grid = (f"{clusters_p} * {blocks}", clusters_q, 1)
         requires = (*requires, f"{clusters_q} <= {limits.GRID_Y}")
@@ -127,6 +127,7 @@ def plan(c: Config, w: Workload) -> LaunchPlan:
             sides.load_map(q, bq, bk, cp),
             TensorArg(name="c"),
             *(ScalarArg(ctype="i32", value=name) for name in (p.extent, q.extent, "K", "ld_c")),
+            *epilogue.args(w),
         ),
         grid=grid,
         block=(threads(c), 1, 1),

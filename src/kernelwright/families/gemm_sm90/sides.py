@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from kernelwright.families.family import Config
+from kernelwright.families.gemm_sm90 import epilogue
 from kernelwright.records import TensorMapArg, Workload
 
 Swizzle = Literal["32B", "64B", "128B"]
@@ -68,5 +69,6 @@ def struct(c: Config, w: Workload) -> list[str]:
         f"static constexpr bool p_k_contiguous = {flag(p.k_contiguous)}, q_k_contiguous = {flag(q.k_contiguous)};",
         f"static constexpr bool swap = {flag(c['swap'])};",
         f"static constexpr int block_p = {c['block_p']}, block_q = {c['block_q']}, block_k = {c['block_k']};",
+        epilogue.steps(w),
         f"static constexpr bool dependent = {flag(c['pdl'])};",
     ]

@@ -1,0 +1,149 @@
+// What is done to the fp32 sums of C = A B on their way out, before the one rounding, in this order:
+//   x = alpha sum;  x += beta addend (before the activation);  x += bias of the column of C;  x = activation(x);
+//   x += beta addend (after it)
+//
+// The sums stay where wgmma leaves them. bias and addend come to them through L1, two neighbours of a row of C in a load; where C
+// is D transposed, whose lanes hold neighbours of a column, movmatrix turns what was loaded along rows. So a load of the addend
+// is 8 rows of 16 bytes for either orientation.
+#pragma once
+#include "kernelwright/copy.cuh"
+#include "kernelwright/mma.cuh"
+#include "kernelwright/numeric.cuh"
+
+enum class Added { nothing, before_activation, after_activation };
+enum class Activation { none, gelu, gelu_tanh, silu };
+
+struct Steps {
+    bool scaled = false, bias = false;
+    Added added = Added::nothing;
+    Activation activation = Activation::none;
+    int vector = 1;  // 8, 2 or 1: elements of bias and addend that lie together, at a multiple of their size, within a row of C
+};
+
+/// x Phi(x). Phi(-|x|) by Abramowitz and Stegun, Handbook of Mathematical Functions, 7.1.26 (erfc(y) = t p(t) e^(-y^2), absolute
+/// error 1.5e-7): a third of erff's instructions, and without the cancellation of 1 + erf.
+__device__ __forceinline__ float gelu(float x) {
+    const float y = fabsf(x) * 0.70710678f, t = kw::reciprocal_fast(fmaf(0.3275911f, y, 1.f));
+    float p = fmaf(1.061405429f, t, -1.453152027f);
+    p = fmaf(p, t, 1.421413741f);
+    p = fmaf(p, t, -0.284496736f);
+    p = fmaf(p, t, 0.254829592f);
+    const float tail = 0.5f * p * t * kw::exp2_fast(y * y * -1.44269504f);
+    return x * (x > 0.f ? 1.f - tail : tail);
+}
+
+/// x / (1 + e^-x)
+__device__ __forceinline__ float silu(float x) { return x * kw::reciprocal_fast(1.f + kw::exp2_fast(x * -1.44269504f)); }
+
+/// x (1 + tanh u) / 2 = x / (1 + e^-2u), u = sqrt(2 / pi) (x + 0.044715 x^3)
+__device__ __forceinline__ float gelu_tanh(float x) {
+    constexpr float linear = -2.30220819f, cubic = linear * 0.044715f;  // -2 sqrt(2 / pi) log2(e)
+    return x * kw::reciprocal_fast(1.f + kw::exp2_fast(x * fmaf(cubic * x, x, linear)));
+}
+
+template <class Config>
+struct Epilogue {
+    using Element = typename Config::Element;
+    static constexpr Steps steps = Config::epilogue;
+    static constexpr bool adds = steps.added != Added::nothing;
+    static constexpr bool identity = !steps.scaled && !steps.bias && !adds && steps.activation == Activation::none;
+
+    const Element *bias, *addend;
+    int ld_addend;
+    float alpha, beta;
+    int P, Q;  // extents of D = P Q^T, as in operands.cuh
+
+    __device__ __forceinline__ float value(float sum, float of_bias, float of_addend) const {
+        float x = sum;
+        if constexpr (steps.scaled) x *= alpha;
+        if constexpr (steps.added == Added::before_activation) x = fmaf(beta, of_addend, x);
+        if constexpr (steps.bias) x += of_bias;
+        if constexpr (steps.activation == Activation::gelu) x = gelu(x);
+        if constexpr (steps.activation == Activation::gelu_tanh) x = gelu_tanh(x);
+        if constexpr (steps.activation == Activation::silu) x = silu(x);
+        if constexpr (steps.added == Added::after_activation) x = fmaf(beta, of_addend, x);
+        return x;
+    }
+
+    /// Two elements of a row from an even column on, packed; zeros where they do not exist. No branch: movmatrix follows.
+    static __device__ __forceinline__ unsigned pair(const Element* row, int column, int columns, bool exists) {
+        const Element* from = row + column;
+        if constexpr (steps.vector >= 2) return kw::load_global_4_or_zero(from, exists && column < columns);
+        return kw::load_global_2_or_zero(from, exists && column < columns) |
+               kw::load_global_2_or_zero(from + 1, exists && column + 1 < columns) << 16;
+    }
+
+    /// The addend of an 8 x 8 matrix of D from (p, q) on: its lane's pair, neighbours along Q.
+    __device__ __forceinline__ unsigned addend_of(int p, int q) const {
+        const int lane = threadIdx.x % 32;
+        const int row = (Config::swap ? q : p) + lane / 4, column = (Config::swap ? p : q) + lane % 4 * 2;
+        const int rows = Config::swap ? Q : P, columns = Config::swap ? P : Q;
+        const unsigned found = pair(addend + (long long)row * ld_addend, column, columns, row < rows);
+        return Config::swap ? kw::movmatrix_trans(found) : found;
+    }
+
+    /// Applied to the 16 x N sums of one warp from (p, q) of D on, as wgmma and mma.sync leave them; the whole warp calls it.
+    template <int N>
+    __device__ __forceinline__ void warp_sums(float (&sums)[N / 2], int p, int q) const {
+        if constexpr (!identity) {
+            constexpr int fragments = N / 8, batch = fragments % 4 == 0 ? 4 : fragments % 2 == 0 ? 2 : 1;  // whose loads go out together
+            const int lane = threadIdx.x % 32;
+            float of_row[2] = {0.f, 0.f};  // swapped, the columns of C are D's rows: a lane has two of them
+            if constexpr (steps.bias && Config::swap) {
+#pragma unroll
+                for (int half = 0; half < 2; half++) {
+                    const int column = p + half * 8 + lane / 4;
+                    float unused;
+                    kw::unpack2<Element>(kw::load_global_2_or_zero(bias + column, column < P), of_row[half], unused);
+                }
+            }
+#pragma unroll
+            for (int first = 0; first < fragments; first += batch) {
+                unsigned columns_bias[batch], added[batch][2];
+#pragma unroll
+                for (int j = 0; j < batch; j++) {
+                    const int at = q + (first + j) * 8;
+                    if constexpr (steps.bias && !Config::swap) columns_bias[j] = pair(bias, at + lane % 4 * 2, Q, true);
+                    if constexpr (adds) added[j][0] = addend_of(p, at), added[j][1] = addend_of(p + 8, at);
+                }
+#pragma unroll
+                for (int j = 0; j < batch; j++) {
+                    float b[2] = {0.f, 0.f}, x[2] = {0.f, 0.f};
+                    if constexpr (steps.bias && !Config::swap) kw::unpack2<Element>(columns_bias[j], b[0], b[1]);
+#pragma unroll
+                    for (int half = 0; half < 2; half++) {
+                        if constexpr (adds) kw::unpack2<Element>(added[j][half], x[0], x[1]);
+                        float* sum = &sums[(first + j) * 4 + half * 2];
+#pragma unroll
+                        for (int e = 0; e < 2; e++) sum[e] = value(sum[e], Config::swap ? of_row[half] : b[e], x[e]);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Applied to eight neighbours of a row of C, `column` a multiple of 8.
+    __device__ __forceinline__ void row_sums(float (&sums)[8], int row, int column) const {
+        if constexpr (!identity) {
+            const int rows = Config::swap ? Q : P, columns = Config::swap ? P : Q;
+            float b[8] = {}, x[8] = {};
+            if constexpr (steps.bias) eight(b, bias, column, columns, true);
+            if constexpr (adds) eight(x, addend + (long long)row * ld_addend, column, columns, row < rows);
+#pragma unroll
+            for (int e = 0; e < 8; e++) sums[e] = value(sums[e], b[e], x[e]);
+        }
+    }
+
+    static __device__ __forceinline__ void eight(float (&values)[8], const Element* row, int column, int columns, bool exists) {
+        unsigned words[4];
+        if constexpr (steps.vector == 8) {
+            const uint4 v = exists && column < columns ? kw::load_global_16(row + column) : make_uint4(0, 0, 0, 0);
+            words[0] = v.x, words[1] = v.y, words[2] = v.z, words[3] = v.w;
+        } else {
+#pragma unroll
+            for (int i = 0; i < 4; i++) words[i] = pair(row, column + i * 2, columns, exists);
+        }
+#pragma unroll
+        for (int i = 0; i < 4; i++) kw::unpack2<Element>(words[i], values[i * 2], values[i * 2 + 1]);
+    }
+};
