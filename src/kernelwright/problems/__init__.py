@@ -129,7 +129,9 @@ def _resolve_linear(text: str, tokens: list[str], dtype: str | None, layout: str
     others = [t for t in tokens[1:] if t in (*FLOATS, *LAYOUTS) or t.startswith("acc=")]
     steps = [t for t in tokens[1:] if t not in others] or ["bias"]
     if len(steps) > 1:
-        raise ProblemError(f"{text!r} has two epilogues, {steps[0]!r} and {steps[1]!r}; join their steps by +, or leave out what is neither")
+        raise ProblemError(
+            f"{text!r} has two epilogues, {steps[0]!r} and {steps[1]!r}; join their steps by +, or leave out what is neither"
+        )
     try:
         epilogue = parse_epilogue(steps[0]).text
     except ValueError as error:

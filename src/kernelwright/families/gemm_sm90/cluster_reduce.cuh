@@ -72,6 +72,13 @@ struct ClusterReduce {
         kw::barrier_wait_cluster(bar, 0);
 #pragma unroll 1
         for (int local = warp * batch; local < count; local += threads / 32 * batch) {
+            typename Epilogue::template Loaded<8> loaded[batch];
+#pragma unroll
+            for (int u = 0; u < batch; u++) {
+                const int unit = first + kw::smaller(local + u, count - 1);
+                loaded[u] = epilogue.template load<8>(first_p + (Swap ? unit % warps : unit / columns) * 16,
+                                                      first_q + (Swap ? unit / warps : unit % columns) * 8);
+            }
             float4 sums[batch];
 #pragma unroll
             for (int p = 0; p < Parts; p++) {
@@ -89,10 +96,8 @@ struct ClusterReduce {
             for (int u = 0; u < batch; u++) {
                 if (local + u >= count) break;
                 const unsigned place = staging + u * unit_bytes + lane % 16 * 16;
-                const int unit = first + local + u;
                 float x[4] = {sums[u].x, sums[u].y, sums[u].z, sums[u].w};
-                epilogue.template warp_sums<8>(x, first_p + (Swap ? unit % warps : unit / columns) * 16,
-                                               first_q + (Swap ? unit / warps : unit % columns) * 8);
+                epilogue.apply(x, loaded[u], 0);
                 const unsigned top = kw::pack2<Element>(x[0], x[1]), bottom = kw::pack2<Element>(x[2], x[3]);
                 if constexpr (Swap)
                     kw::stmatrix_x2_trans(place, top, bottom);

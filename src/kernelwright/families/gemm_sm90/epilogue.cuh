@@ -82,41 +82,55 @@ struct Epilogue {
         return Config::swap ? kw::movmatrix_trans(found) : found;
     }
 
-    /// Applied to the 16 x N sums of one warp from (p, q) of D on, as wgmma and mma.sync leave them; the whole warp calls it.
-    template <int N>
-    __device__ __forceinline__ void warp_sums(float (&sums)[N / 2], int p, int q) const {
-        if constexpr (!identity) {
-            constexpr int fragments = N / 8, batch = fragments % 4 == 0 ? 4 : fragments % 2 == 0 ? 2 : 1;  // whose loads go out together
-            const int lane = threadIdx.x % 32;
-            float of_row[2] = {0.f, 0.f};  // swapped, the columns of C are D's rows: a lane has two of them
-            if constexpr (steps.bias && Config::swap) {
+    /// What a lane adds to its part of a warp's 16 x Columns sums from (p, q) of D on. Loaded apart, so that the loads of several
+    /// fragments are on their way together, and early.
+    template <int Columns>
+    struct Loaded {
+        unsigned columns[Columns / 8];   // bias, by fragment: the lane's two columns of C
+        float rows[2] = {0.f, 0.f};      // bias, swapped: the columns of C are D's rows, of which a lane has two
+        unsigned added[Columns / 8][2];  // addend, by fragment and half
+    };
+
+    /// The whole warp calls it.
+    template <int Columns>
+    __device__ __forceinline__ Loaded<Columns> load(int p, int q) const {
+        const int lane = threadIdx.x % 32;
+        // Swapped, q is a row of the addend: without this its addresses, 64 bits each, are kept from subtile to subtile beside the sums
+        // (ptxas 13.0 spills up to 500 bytes).
+        if constexpr (Config::swap && adds) asm volatile("" : "+r"(q));
+        Loaded<Columns> found;
+        if constexpr (steps.bias && Config::swap) {
 #pragma unroll
-                for (int half = 0; half < 2; half++) {
-                    const int column = p + half * 8 + lane / 4;
-                    float unused;
-                    kw::unpack2<Element>(kw::load_global_2_or_zero(bias + column, column < P), of_row[half], unused);
-                }
+            for (int half = 0; half < 2; half++) {
+                const int column = p + half * 8 + lane / 4;
+                float unused;
+                kw::unpack2<Element>(kw::load_global_2_or_zero(bias + column, column < P), found.rows[half], unused);
             }
+        }
 #pragma unroll
-            for (int first = 0; first < fragments; first += batch) {
-                unsigned columns_bias[batch], added[batch][2];
+        for (int j = 0; j < Columns / 8; j++) {
+            if constexpr (steps.bias && !Config::swap) found.columns[j] = pair(bias, q + j * 8 + lane % 4 * 2, Q, true);
+            if constexpr (adds) {
 #pragma unroll
-                for (int j = 0; j < batch; j++) {
-                    const int at = q + (first + j) * 8;
-                    if constexpr (steps.bias && !Config::swap) columns_bias[j] = pair(bias, at + lane % 4 * 2, Q, true);
-                    if constexpr (adds) added[j][0] = addend_of(p, at), added[j][1] = addend_of(p + 8, at);
-                }
+                for (int half = 0; half < 2; half++) found.added[j][half] = addend_of(p + half * 8, q + j * 8);
+            }
+        }
+        return found;
+    }
+
+    /// The lane's four sums of fragment `j`, as wgmma and mma.sync leave them.
+    template <int Columns>
+    __device__ __forceinline__ void apply(float* sums, const Loaded<Columns>& loaded, int j) const {
+        if constexpr (!identity) {
+            float b[2] = {0.f, 0.f}, x[2] = {0.f, 0.f};
+            if constexpr (steps.bias && !Config::swap) kw::unpack2<Element>(loaded.columns[j], b[0], b[1]);
 #pragma unroll
-                for (int j = 0; j < batch; j++) {
-                    float b[2] = {0.f, 0.f}, x[2] = {0.f, 0.f};
-                    if constexpr (steps.bias && !Config::swap) kw::unpack2<Element>(columns_bias[j], b[0], b[1]);
+            for (int half = 0; half < 2; half++) {
+                if constexpr (adds) kw::unpack2<Element>(loaded.added[j][half], x[0], x[1]);
 #pragma unroll
-                    for (int half = 0; half < 2; half++) {
-                        if constexpr (adds) kw::unpack2<Element>(added[j][half], x[0], x[1]);
-                        float* sum = &sums[(first + j) * 4 + half * 2];
-#pragma unroll
-                        for (int e = 0; e < 2; e++) sum[e] = value(sum[e], Config::swap ? of_row[half] : b[e], x[e]);
-                    }
+                for (int e = 0; e < 2; e++) {
+                    float& sum = sums[half * 2 + e];
+                    sum = value(sum, Config::swap ? loaded.rows[half] : b[e], x[e]);
                 }
             }
         }

@@ -1,4 +1,4 @@
-"""What `linear` does to the sums, for epilogue.cuh: the steps compiled in, the arguments that follow each kernel's own, what they require."""
+"""What `linear` does to the sums, for epilogue.cuh: the steps compiled in, the arguments after each kernel's own, what they require."""
 
 from __future__ import annotations
 
@@ -16,6 +16,13 @@ def _of(w: Workload) -> Epilogue:
 def _vector(w: Workload) -> int:
     """Elements of bias and addend in one load."""
     return next(n for n in (8, 2, 1) if w.axes["N"] % n == 0)
+
+
+def registers(w: Workload) -> int:
+    """What it takes beside the sums where they nearly fill a thread's registers. An addend's loads and gelu's polynomial spill up to 700
+    bytes beside 192 sums (ptxas 13.0), where bias, alpha and the other activations fit."""
+    e = _of(w)
+    return 32 if e.added or e.activation == "gelu" else 0
 
 
 def steps(w: Workload) -> str:

@@ -244,11 +244,9 @@ extern "C" __global__ void __launch_bounds__(threads, 1)
 #pragma unroll
             for (int i = 0; i < slices; i++) {
 #pragma unroll
-                for (int s = 0; s < subtiles; s++) {
-                    const int p = work.first_p + share_p * consumer_p + s * 64, q = work.first_q + (share_q * slices + i) * n;
-                    epilogue.template warp_sums<n>(sums[i][s], p + warp % 4 * 16, q);
-                    store.store(sums[i][s], &map_c, p, q);
-                }
+                for (int s = 0; s < subtiles; s++)
+                    store.store(sums[i][s], epilogue, &map_c, work.first_p + share_p * consumer_p + s * 64,
+                                work.first_q + (share_q * slices + i) * n);
             }
         }
         store.finish();

@@ -66,7 +66,7 @@ def illegal(c: Config, w: Workload, device: DeviceFacts) -> str | None:
     if bq % (n * share_q) or n % 16:
         return f"{bq} columns over {share_q} consumers are not equal multiples of 16"
     sums = bp * bq // (share_p * share_q) // 128
-    if sums > (most := MOST_SUMS[consumers(c)]):
+    if sums > (most := MOST_SUMS[consumers(c)] - epilogue.registers(w)):
         return f"{sums} sums a thread; registers hold {most}"
     if n > (widest := WIDEST_WGMMA[consumers(c)]):
         return f"wgmma of {n} columns; {consumers(c)} consumers have registers for {widest}"

@@ -229,13 +229,10 @@ extern "C" __global__ void __launch_bounds__(threads, 1)
         Reduce::finish(partials, arrived, at.part, threadIdx.x, consumers, epilogue, out, at.first_p, at.first_q);
     } else {
         if constexpr (multicast) kw::cluster_arrive_relaxed();
-#pragma unroll
-        for (int s = 0; s < Config::subtiles; s++)
-            epilogue.template warp_sums<Config::block_q>(sums[s], at.first_p + first_row + s * 64 + warp % 4 * 16, at.first_q);
         kw::named_sync<1>(consumers);  // all warpgroups have read the ring
         const unsigned staging = smem + warp / 4 * staging_bytes<Config::subtiles, Config::block_q>;
-        store_tile<Config::swap, Element, Config::subtiles, Config::block_q>(sums, staging, out, at.first_p + first_row, at.first_q,
-                                                                             2 + warp / 4);
+        store_tile<Config::swap, Element, Config::subtiles, Config::block_q>(sums, staging, epilogue, out, at.first_p + first_row,
+                                                                             at.first_q, 2 + warp / 4);
     }
     if constexpr (multicast && (!split || Config::partials_apart)) {
         __syncwarp();  // the lanes that stored at C's edge come last

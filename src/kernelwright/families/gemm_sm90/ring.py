@@ -36,11 +36,13 @@ def threads(c: Config) -> int:
     return int(c["block_p"]) // int(c["subtiles"]) * 2 + 32
 
 
-def registers(c: Config) -> tuple[int, int]:
+def registers(c: Config, w: Workload) -> tuple[int, int]:
     """(about what a consumer needs, what a thread can have). Warps get registers in fours, one for each quarter of the multiprocessor: the
     producer warp takes as many as a warpgroup."""
-    subtiles, bq = ints(c, "subtiles", "block_q")
-    return subtiles * bq // 2 + OTHER_REGISTERS, min(255, 65536 // (cdiv(threads(c), 128) * 128) // 8 * 8)
+    subtiles, bq, split = ints(c, "subtiles", "block_q", "split_k")
+    sums = subtiles * bq // 2
+    more = epilogue.registers(w) if split == 1 else 0  # else it comes after the sums have left their registers
+    return sums + OTHER_REGISTERS + (2 * more if sums > 160 else more), min(255, 65536 // (cdiv(threads(c), 128) * 128) // 8 * 8)
 
 
 def illegal(c: Config, w: Workload, device: DeviceFacts) -> str | None:
@@ -70,7 +72,7 @@ def illegal(c: Config, w: Workload, device: DeviceFacts) -> str | None:
         return f"{stages} stages, but a block has only {cdiv(steps, split)} steps"
     if c["raster_group"] == 0 and (reason := limits.too_many_along_y(cdiv(q, bq * cq))):
         return reason
-    return limits.too_many_registers(*registers(c), threads(c)) or limits.too_much_smem(smem_bytes(c, w), device)
+    return limits.too_many_registers(*registers(c, w), threads(c)) or limits.too_much_smem(smem_bytes(c, w), device)
 
 
 def _partial_bytes(c: Config) -> int:

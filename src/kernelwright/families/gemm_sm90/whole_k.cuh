@@ -243,8 +243,7 @@ extern "C" __global__ void __launch_bounds__(threads, 1)
         Reduce::finish(area, b.smem + reduce_barrier, b.part, threadIdx.x, threads, epilogue, out, b.first_p, b.first_q);
     } else {
         const int warpgroup = b.warpgroup();
-        epilogue.template warp_sums<Config::block_q>(sums[0], b.first_p + threadIdx.x / 32 * 16, b.first_q);
-        store_tile<Config::swap, Element, 1, Config::block_q>(sums, area + warpgroup * staging_bytes<1, Config::block_q>, out,
-                                                              b.first_p + warpgroup * 64, b.first_q, 1 + warpgroup);
+        store_tile<Config::swap, Element, 1, Config::block_q>(sums, area + warpgroup * staging_bytes<1, Config::block_q>,
+                                                              epilogue, out, b.first_p + warpgroup * 64, b.first_q, 1 + warpgroup);
     }
 }
