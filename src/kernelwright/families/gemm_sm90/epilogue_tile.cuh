@@ -75,7 +75,7 @@ template <bool Swap, class Element, int Subtiles, int N, class Epilogue>
 __device__ __forceinline__ void store_tile(const float (&sums)[Subtiles][N / 2], unsigned staging, const Epilogue& epilogue,
                                            const Output<Element>& out, int first_p, int first_q, int barrier) {
     const int warp = threadIdx.x / 32 % 4, lane = threadIdx.x % 32;
-    constexpr int width = N % 32 == 0 ? 32 : N % 16 == 0 ? 16 : 8;  // columns for which the epilogue loads together
+    constexpr int width = Epilogue::identity ? N : N % 32 == 0 ? 32 : N % 16 == 0 ? 16 : 8;  // columns whose loads go out together
     // the two (N = 8) or four matrices of fragment j on, rounded
     unsigned packed[4];
     auto pack = [&](int s, int j, const auto& loaded) {
