@@ -10,6 +10,7 @@
 // The blocks of a cluster work on neighbouring tiles; each loads its part of what they share and multicasts it.
 #include "kernelwright/barrier.cuh"
 #include "kernelwright/copy.cuh"
+#include "kernelwright/epilogue.cuh"
 #include "kernelwright/layout.cuh"
 #include "kernelwright/mma.cuh"
 #include "kernelwright/numeric.cuh"
@@ -17,7 +18,6 @@
 #include "kernelwright/tma.cuh"
 #include "kernelwright/wgmma.cuh"
 #include "operands.cuh"
-#include "epilogue.cuh"
 #include "epilogue_store.cuh"
 #include "workspace_reduce.cuh"
 
@@ -28,7 +28,7 @@ struct Config {
     static constexpr bool swap = false;
     static constexpr int block_p = 128, block_q = 256, block_k = 64;
     static constexpr int split_k = 1;        // parts of K in different blocks, which meet in the workspace
-    static constexpr Steps epilogue = {};
+    static constexpr kw::Steps epilogue = {};
     static constexpr bool dependent = false;  // programmatic dependent launch
     static constexpr bool pingpong = false;
     static constexpr int consumers_p = 2, consumers_q = 1;  // how the consumer warpgroups share a tile; ping-pong: 1, 1
@@ -200,7 +200,7 @@ extern "C" __global__ void __launch_bounds__(threads, 1)
 
         if (Config::pingpong && consumer == 1) at.skip(steps_of(cluster, k_steps));
         const int first = cluster + (Config::pingpong ? consumer * clusters : 0), stride = (Config::pingpong ? 2 : 1) * clusters;
-        const Epilogue<Config> epilogue = {bias, addend, ld_addend, alpha, beta, P, Q};
+        const kw::Epilogue<Config> epilogue = {bias, addend, ld_addend, alpha, beta, P, Q};
         float sums[slices][subtiles][n / 2];
 #pragma unroll 1
         for (int item = first; item < items; item += stride) {

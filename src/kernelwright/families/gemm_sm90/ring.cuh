@@ -3,9 +3,9 @@
 //
 // Blocks form clusters of cluster_p x cluster_q tiles that share operand tiles by multicast, times split_k blocks that share the
 // tiles' K and add up through distributed shared memory. Each warpgroup has `subtiles` x 64 of the tile's P rows.
+#include "kernelwright/epilogue.cuh"
 #include "kernelwright/pdl.cuh"
 #include "operands.cuh"
-#include "epilogue.cuh"
 #include "epilogue_tile.cuh"
 #include "cluster_reduce.cuh"
 
@@ -16,7 +16,7 @@ struct Config {
     static constexpr bool swap = false;
     static constexpr int block_p = 128, block_q = 128, block_k = 64;
     static constexpr int split_k = 1;
-    static constexpr Steps epilogue = {};
+    static constexpr kw::Steps epilogue = {};
     static constexpr bool dependent = false;
     static constexpr int stages = 6, subtiles = 1;
     static constexpr int cluster_p = 2, cluster_q = 1;
@@ -214,7 +214,7 @@ extern "C" __global__ void __launch_bounds__(threads, 1)
     }
 
     if constexpr (Config::dependent) kw::grid_dependency_wait();
-    const Epilogue<Config> epilogue = {bias, addend, ld_addend, alpha, beta, P, Q};
+    const kw::Epilogue<Config> epilogue = {bias, addend, ld_addend, alpha, beta, P, Q};
     const auto out = Output<Element>::of<Config::swap>(c, ld_c, P, Q);
     if constexpr (split) {
         const unsigned partials = smem + partials_offset, arrived = smem + arrived_offset;

@@ -9,8 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from kernelwright.families import epilogue
 from kernelwright.families.family import Config
-from kernelwright.families.gemm_sm90 import epilogue
 from kernelwright.records import TensorMapArg, Workload
 
 Swizzle = Literal["32B", "64B", "128B"]

@@ -5,11 +5,11 @@
 // so its order is free as long as both operands agree: registers 0 and 1 serve as these pairs in one mma, 2 and 3 in the next.
 // Each warp takes its own part of K; the partial sums meet in shared memory and are added in the order of the warps.
 #include "kernelwright/copy.cuh"
+#include "kernelwright/epilogue.cuh"
 #include "kernelwright/layout.cuh"
 #include "kernelwright/mma.cuh"
 #include "kernelwright/numeric.cuh"
 #include "kernelwright/pdl.cuh"
-#include "epilogue.cuh"
 
 // config: begin (render.py fills in another)
 struct Config {
@@ -17,7 +17,7 @@ struct Config {
     static constexpr bool p_k_contiguous = true, q_k_contiguous = true;
     static constexpr bool swap = false;
     static constexpr int block_p = 16, block_q = 16, block_k = 32;
-    static constexpr Steps epilogue = {};
+    static constexpr kw::Steps epilogue = {};
     static constexpr bool dependent = false;  // programmatic dependent launch
     static constexpr int warps = 2;
     static constexpr int batches = 1;         // loads of block_k that each warp makes; warps * batches * block_k is at least K
@@ -90,7 +90,7 @@ __device__ __forceinline__ float4 total(unsigned from) {
     return sum;
 }
 
-__device__ __forceinline__ void store(unsigned tile, const Epilogue<Config>& epilogue, Element* c, int ld_c, int first_row,
+__device__ __forceinline__ void store(unsigned tile, const kw::Epilogue<Config>& epilogue, Element* c, int ld_c, int first_row,
                                       int first_column, int M, int N) {
     constexpr int chunks = columns / 8;
 #pragma unroll
@@ -163,7 +163,7 @@ extern "C" __global__ void __launch_bounds__(threads)
     const unsigned smem = kw::shared_address(dynamic_smem);
     put(sums, smem + warp * tile_bytes);
     __syncthreads();
-    const Epilogue<Config> epilogue = {bias, addend, ld_addend, alpha, beta, P, Q};
+    const kw::Epilogue<Config> epilogue = {bias, addend, ld_addend, alpha, beta, P, Q};
     if constexpr (Config::swap)
         store(smem, epilogue, c, ld_c, first_q, first_p, Q, P);
     else

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from kernelwright.families import epilogue
 from kernelwright.families.family import Config, DeviceFacts, Space
-from kernelwright.families.gemm_sm90 import epilogue, limits, sides
+from kernelwright.families.gemm_sm90 import limits, sides
 from kernelwright.families.gemm_sm90.limits import ints
 from kernelwright.plan import cdiv
 from kernelwright.records import Launch, LaunchPlan, ScalarArg, TensorArg, Workload

@@ -8,11 +8,11 @@
 // K, and add up through distributed shared memory.
 #include "kernelwright/barrier.cuh"
 #include "kernelwright/copy.cuh"
+#include "kernelwright/epilogue.cuh"
 #include "kernelwright/layout.cuh"
 #include "kernelwright/numeric.cuh"
 #include "kernelwright/pdl.cuh"
 #include "operands.cuh"
-#include "epilogue.cuh"
 #include "cluster_reduce.cuh"
 
 enum class Load { cp_async, tma };
@@ -31,7 +31,7 @@ struct Config {
     static constexpr bool swap = true;
     static constexpr int block_p = 64, block_q = 16, block_k = 64;
     static constexpr int split_k = 1;
-    static constexpr Steps epilogue = {};
+    static constexpr kw::Steps epilogue = {};
     static constexpr bool dependent = false;  // programmatic dependent launch
     static constexpr int stages = 1;          // K of a block / block_k
     static constexpr Load load = Load::cp_async;
@@ -234,7 +234,7 @@ extern "C" __global__ void __launch_bounds__(threads, 1)
     kw::wgmma_wait<0>();
     kw::wgmma_settle(sums[0]);
 
-    const Epilogue<Config> epilogue = {bias, addend, ld_addend, alpha, beta, P, Q};
+    const kw::Epilogue<Config> epilogue = {bias, addend, ld_addend, alpha, beta, P, Q};
     const auto out = Output<Element>::of<Config::swap>(c, ld_c, P, Q);
     const unsigned area = b.smem + Config::stages * stage_bytes;
     if constexpr (Config::split_k > 1) {

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from kernelwright.families import epilogue
 from kernelwright.families.family import Config, DeviceFacts, Space
-from kernelwright.families.gemm_sm90 import epilogue, limits, sides
+from kernelwright.families.gemm_sm90 import limits, sides
 from kernelwright.families.gemm_sm90.limits import ints
 from kernelwright.families.gemm_sm90.sides import Side
 from kernelwright.plan import cdiv

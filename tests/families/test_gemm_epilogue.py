@@ -1,4 +1,5 @@
-"""gemm_sm90's epilogues in every scheme: the kernels' own text in the emulator against float64 and one rounding; what NVRTC makes of it."""
+"""The epilogues of gemm_sm90, in every scheme, and of gemm_sm80: the kernels' text in the emulator against float64 and one rounding;
+what NVRTC makes of it."""
 
 from __future__ import annotations
 
@@ -17,7 +18,10 @@ from hypothesis import strategies as st
 
 from kernelwright.evaluate.evaluator import Evaluator
 from kernelwright.evaluate.jobs import ALL_RUNGS, Job
+from kernelwright.families import gemm_sm80
 from kernelwright.families.family import Config, DeviceFacts
+from kernelwright.families.gemm_sm80.family import GemmSm80
+from kernelwright.families.gemm_sm80.space import illegal
 from kernelwright.families.gemm_sm90 import persistent, render, ring, tiny, whole_k
 from kernelwright.families.gemm_sm90.family import Persistent, Ring, Tiny, WholeK
 from kernelwright.problems import problem_of, resolve
@@ -54,7 +58,11 @@ RING: Config = {
 }  # fmt: skip
 WHOLE_K: Config = {"load": "cp_async", "swap": False, "block_p": 64, "block_q": 16, "block_k": 64, "split_k": 1, "pdl": False}
 TINY: Config = {"swap": False, "block_p": 16, "block_q": 16, "block_k": 32, "warps": 2, "pdl": False}
-BASE = {persistent: PERSISTENT, ring: RING, whole_k: WHOLE_K, tiny: TINY}
+SM80: Config = {
+    "block_m": 32, "block_n": 32, "block_k": 32, "warps_m": 1, "warps_n": 2, "warps_k": 1, "stages": 3, "split_k": 1,
+    "reduction": "last-block", "raster_group": 0, "vector_bytes": 16, "tails": "chunk", "staged_store": True, "pdl": False,
+}  # fmt: skip
+BASE = {persistent: PERSISTENT, ring: RING, whole_k: WHOLE_K, tiny: TINY, gemm_sm80: SM80}
 
 
 @dataclass(frozen=True)
@@ -71,7 +79,10 @@ class Case:
 
     @cached_property
     def candidate(self) -> Candidate:
-        assert (reason := self.scheme.illegal(self.config, self.w, H200)) is None, reason
+        reason = (illegal if self.scheme is gemm_sm80 else self.scheme.illegal)(self.config, self.w, H200)
+        assert reason is None, reason
+        if self.scheme is gemm_sm80:
+            return GemmSm80().render(self.config, self.w, H200)
         return render.render(self.scheme, self.config, self.w, H200, Origin(kind="family"))
 
     @property
@@ -97,6 +108,11 @@ WAYS: tuple[tuple[ModuleType, Config, tuple[int, int, int]], ...] = (
     (tiny, {"block_q": 32}, (37, 48, 56)),
     (tiny, {"swap": True, "warps": 1}, (24, 42, 56)),
     (tiny, {"warps": 4, "block_p": 32}, (33, 45, 120)),
+    (gemm_sm80, {}, (37, 72, 64)),
+    (gemm_sm80, {"staged_store": False, "block_n": 64, "tails": "any"}, (70, 45, 72)),
+    (gemm_sm80, {"split_k": 3, "block_n": 64, "staged_store": False}, (33, 106, 104)),
+    (gemm_sm80, {"warps_k": 2, "block_k": 64}, (66, 40, 136)),
+    (gemm_sm80, {"split_k": 2, "warps_m": 2, "block_m": 64}, (72, 136, 96)),
 )
 _turn = cycle(EPILOGUES)
 CASES = [
@@ -143,7 +159,8 @@ def check(candidate: Candidate, w: Workload, seed: int) -> None:
         wrong = ~((c.double() - reference).abs() <= most)
         assert not wrong.any(), f"{int(wrong.sum())} of {c.numel()} elements are wrong, first at {wrong.nonzero()[0].tolist()}"
     assert torch.as_strided(c, (m, c.stride(0) - n), (c.stride(0), 1), n)[:-1].isnan().all(), "padding of C was written"
-    if candidate.plan is not None and candidate.plan.workspace_zeroed:
+    assert candidate.plan is not None
+    if candidate.plan.workspace_zeroed:
         assert not result.workspace.any()
 
 
@@ -200,11 +217,12 @@ def test_families_take_linear_and_say_what_its_loads_need(family) -> None:
             assert (given.count("bias"), given.count("addend")) == (1, 1)
             assert ("ld_addend % 8 == 0" in plan.requires, f"N % {vector} == 0" in plan.requires) == (vector == 8, vector > 1)
     plain = family.render(family.seeds(resolve("gemm:512x512x512:fp16:nt"), H200)[0], resolve("gemm:512x512x512:fp16:nt"), H200)
-    assert "static constexpr Steps epilogue = {};" in plain.source
+    assert "static constexpr kw::Steps epilogue = {};" in plain.source
 
 
 # --------------------------------------------------------------------------------------------------------------- compiling
 
+BIG: Config = {"block_m": 128, "block_n": 96, "block_k": 64, "warps_m": 2, "warps_n": 2}
 COMPILED = [
     (persistent, {"block_q": 256, "stages": 4, "cluster_p": 2}, "linear:4096x4096x4096:fp16:nt:bias+gelu"),
     (persistent, {"block_p": 256, "block_q": 160, "cluster_q": 2}, "linear:4096x4096x4096:bf16:tn:alpha=2+beta=3+bias+gelu-tanh"),
@@ -222,6 +240,10 @@ COMPILED = [
     (whole_k, {"block_p": 128, "block_q": 128, "swap": True}, "linear:256x256x192:fp16:nt:bias+gelu+residual"),
     (whole_k, {"split_k": 8, "swap": True}, "linear:64x64x1024:fp16:nt:beta=2+silu"),
     (tiny, {"block_p": 64, "block_q": 64, "warps": 4}, "linear:64x64x256:fp16:nt:bias+gelu+residual"),
+    (gemm_sm80, BIG, "linear:4096x4096x4096:fp16:nt:bias+gelu"),
+    (gemm_sm80, BIG, "linear:4096x4096x4096:bf16:nt:bias+residual+silu"),
+    (gemm_sm80, BIG | {"block_n": 64, "split_k": 4}, "linear:4096x4096x4096:bf16:nn:bias+gelu+residual"),
+    (gemm_sm80, BIG | {"block_n": 128}, "linear:4096x4096x4096:fp16:tn:alpha=2+bias+gelu-tanh"),
 ]
 
 
@@ -237,7 +259,7 @@ def test_compiles_without_spills(scheme: ModuleType, changes: Config, text: str,
     path = tmp_path / "gemm.cubin"
     path.write_bytes(cubin)
     mix = sass.sass_mix(path)
-    assert mix["HMMA" if scheme is tiny else "HGMMA"] > 0
+    assert mix["HMMA" if scheme in (tiny, gemm_sm80) else "HGMMA"] > 0
     assert bool(mix.get("MOVM")) == (scheme is not tiny and parse(case.w.epilogue).added != "" and bool(changes.get("swap")))
     # one of each for an activation; gelu has a reciprocal as well
     assert (mix.get("MUFU", 0) > 0) == (parse(case.w.epilogue).activation != "")

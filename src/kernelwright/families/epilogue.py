@@ -1,4 +1,4 @@
-"""What `linear` does to the sums, for epilogue.cuh: the steps compiled in, the arguments after each kernel's own, what they require."""
+"""What `linear` does to the sums, for device/epilogue.cuh: the steps compiled in, the arguments after a kernel's own, what they require."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ def steps(w: Workload) -> str:
     """The line of Config."""
     e = _of(w)
     if e == Epilogue():
-        return "static constexpr Steps epilogue = {};"
+        return "static constexpr kw::Steps epilogue = {};"
     flags = [str(flag).lower() for flag in (e.alpha != 1, e.bias)]
-    values = (*flags, f"Added::{_ADDED[e.added]}", f"Activation::{_ACTIVATION[e.activation]}", str(_vector(w)))
-    return f"static constexpr Steps epilogue = {{{', '.join(values)}}};"
+    values = (*flags, f"kw::Added::{_ADDED[e.added]}", f"kw::Activation::{_ACTIVATION[e.activation]}", str(_vector(w)))
+    return f"static constexpr kw::Steps epilogue = {{{', '.join(values)}}};"
 
 
 def args(w: Workload) -> tuple[Arg, ...]:

@@ -2,13 +2,16 @@
 //   x = alpha sum;  x += beta addend (before the activation);  x += bias of the column of C;  x = activation(x);
 //   x += beta addend (after it)
 //
-// The sums stay where wgmma leaves them. bias and addend come to them through L1, two neighbours of a row of C in a load; where C
+// A kernel's Config says which steps there are (`epilogue`), its Element, and whether C is the transpose of the product D = P Q^T
+// that its tensor cores see (`swap`). The sums stay where wgmma and mma.sync leave them. bias and addend come to them through L1, two neighbours of a row of C in a load; where C
 // is D transposed, whose lanes hold neighbours of a column, movmatrix turns what was loaded along rows. So a load of the addend
 // is 8 rows of 16 bytes for either orientation.
 #pragma once
 #include "kernelwright/copy.cuh"
 #include "kernelwright/mma.cuh"
 #include "kernelwright/numeric.cuh"
+
+namespace kw {
 
 enum class Added { nothing, before_activation, after_activation };
 enum class Activation { none, gelu, gelu_tanh, silu };
@@ -23,22 +26,22 @@ struct Steps {
 /// x Phi(x). Phi(-|x|) by Abramowitz and Stegun, Handbook of Mathematical Functions, 7.1.26 (erfc(y) = t p(t) e^(-y^2), absolute
 /// error 1.5e-7): a third of erff's instructions, and without the cancellation of 1 + erf.
 __device__ __forceinline__ float gelu(float x) {
-    const float y = fabsf(x) * 0.70710678f, t = kw::reciprocal_fast(fmaf(0.3275911f, y, 1.f));
+    const float y = fabsf(x) * 0.70710678f, t = reciprocal_fast(fmaf(0.3275911f, y, 1.f));
     float p = fmaf(1.061405429f, t, -1.453152027f);
     p = fmaf(p, t, 1.421413741f);
     p = fmaf(p, t, -0.284496736f);
     p = fmaf(p, t, 0.254829592f);
-    const float tail = 0.5f * p * t * kw::exp2_fast(y * y * -1.44269504f);
+    const float tail = 0.5f * p * t * exp2_fast(y * y * -1.44269504f);
     return x * (x > 0.f ? 1.f - tail : tail);
 }
 
 /// x / (1 + e^-x)
-__device__ __forceinline__ float silu(float x) { return x * kw::reciprocal_fast(1.f + kw::exp2_fast(x * -1.44269504f)); }
+__device__ __forceinline__ float silu(float x) { return x * reciprocal_fast(1.f + exp2_fast(x * -1.44269504f)); }
 
 /// x (1 + tanh u) / 2 = x / (1 + e^-2u), u = sqrt(2 / pi) (x + 0.044715 x^3)
 __device__ __forceinline__ float gelu_tanh(float x) {
     constexpr float linear = -2.30220819f, cubic = linear * 0.044715f;  // -2 sqrt(2 / pi) log2(e)
-    return x * kw::reciprocal_fast(1.f + kw::exp2_fast(x * fmaf(cubic * x, x, linear)));
+    return x * reciprocal_fast(1.f + exp2_fast(x * fmaf(cubic * x, x, linear)));
 }
 
 template <class Config>
@@ -51,7 +54,7 @@ struct Epilogue {
     const Element *bias, *addend;
     int ld_addend;
     float alpha, beta;
-    int P, Q;  // extents of D = P Q^T, as in operands.cuh
+    int P, Q;  // extents of D
 
     __device__ __forceinline__ float value(float sum, float of_bias, float of_addend) const {
         float x = sum;
@@ -68,9 +71,9 @@ struct Epilogue {
     /// Two elements of a row from an even column on, packed; zeros where they do not exist. No branch: movmatrix follows.
     static __device__ __forceinline__ unsigned pair(const Element* row, int column, int columns, bool exists) {
         const Element* from = row + column;
-        if constexpr (steps.vector >= 2) return kw::load_global_4_or_zero(from, exists && column < columns);
-        return kw::load_global_2_or_zero(from, exists && column < columns) |
-               kw::load_global_2_or_zero(from + 1, exists && column + 1 < columns) << 16;
+        if constexpr (steps.vector >= 2) return load_global_4_or_zero(from, exists && column < columns);
+        return load_global_2_or_zero(from, exists && column < columns) |
+               load_global_2_or_zero(from + 1, exists && column + 1 < columns) << 16;
     }
 
     /// The addend of an 8 x 8 matrix of D from (p, q) on: its lane's pair, neighbours along Q.
@@ -79,7 +82,7 @@ struct Epilogue {
         const int row = (Config::swap ? q : p) + lane / 4, column = (Config::swap ? p : q) + lane % 4 * 2;
         const int rows = Config::swap ? Q : P, columns = Config::swap ? P : Q;
         const unsigned found = pair(addend + (long long)row * ld_addend, column, columns, row < rows);
-        return Config::swap ? kw::movmatrix_trans(found) : found;
+        return Config::swap ? movmatrix_trans(found) : found;
     }
 
     /// What a lane adds to its part of a warp's 16 x Columns sums from (p, q) of D on. Loaded apart, so that the loads of several
@@ -104,7 +107,7 @@ struct Epilogue {
             for (int half = 0; half < 2; half++) {
                 const int column = p + half * 8 + lane / 4;
                 float unused;
-                kw::unpack2<Element>(kw::load_global_2_or_zero(bias + column, column < P), found.rows[half], unused);
+                unpack2<Element>(load_global_2_or_zero(bias + column, column < P), found.rows[half], unused);
             }
         }
 #pragma unroll
@@ -123,10 +126,10 @@ struct Epilogue {
     __device__ __forceinline__ void apply(float* sums, const Loaded<Columns>& loaded, int j) const {
         if constexpr (!identity) {
             float b[2] = {0.f, 0.f}, x[2] = {0.f, 0.f};
-            if constexpr (steps.bias && !Config::swap) kw::unpack2<Element>(loaded.columns[j], b[0], b[1]);
+            if constexpr (steps.bias && !Config::swap) unpack2<Element>(loaded.columns[j], b[0], b[1]);
 #pragma unroll
             for (int half = 0; half < 2; half++) {
-                if constexpr (adds) kw::unpack2<Element>(loaded.added[j][half], x[0], x[1]);
+                if constexpr (adds) unpack2<Element>(loaded.added[j][half], x[0], x[1]);
 #pragma unroll
                 for (int e = 0; e < 2; e++) {
                     float& sum = sums[half * 2 + e];
@@ -151,13 +154,15 @@ struct Epilogue {
     static __device__ __forceinline__ void eight(float (&values)[8], const Element* row, int column, int columns, bool exists) {
         unsigned words[4];
         if constexpr (steps.vector == 8) {
-            const uint4 v = exists && column < columns ? kw::load_global_16(row + column) : make_uint4(0, 0, 0, 0);
+            const uint4 v = exists && column < columns ? load_global_16(row + column) : make_uint4(0, 0, 0, 0);
             words[0] = v.x, words[1] = v.y, words[2] = v.z, words[3] = v.w;
         } else {
 #pragma unroll
             for (int i = 0; i < 4; i++) words[i] = pair(row, column + i * 2, columns, exists);
         }
 #pragma unroll
-        for (int i = 0; i < 4; i++) kw::unpack2<Element>(words[i], values[i * 2], values[i * 2 + 1]);
+        for (int i = 0; i < 4; i++) unpack2<Element>(words[i], values[i * 2], values[i * 2 + 1]);
     }
 };
+
+}  // namespace kw
