@@ -135,7 +135,7 @@ def _resolve_linear(text: str, tokens: list[str], dtype: str | None, layout: str
     try:
         epilogue = parse_epilogue(steps[0]).text
     except ValueError as error:
-        choices = ", ".join((*FLOATS, *LAYOUTS))
+        choices = ", ".join(("fp16", "bf16", *LAYOUTS))
         raise ProblemError(f"{error} (in {text!r}, whose other parts may be {choices})") from None
     dtype, layout, accumulate = _options(text, others, dtype, layout, accumulate)
     if dtype == "fp32":
