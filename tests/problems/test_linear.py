@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -11,7 +13,9 @@ from kernelwright.evaluate.verify import compare, expect
 from kernelwright.problems import ProblemError, problem_of, resolve
 from kernelwright.problems.epilogue import ACTIVATIONS, Epilogue, parse
 from kernelwright.problems.problem import TORCH_DTYPES
+from kernelwright.propose.neighbours import distance
 from kernelwright.records import Workload
+from kernelwright.report.wording import workload_name
 
 numbers = st.floats(-1e30, 1e30, allow_nan=False).filter(lambda x: abs(x) > 1e-30)
 
@@ -149,3 +153,9 @@ def test_sampled_rows_and_variants() -> None:
 def test_cost_counts_what_the_epilogue_reads() -> None:
     plain, full = (problem_of(w).cost(w) for w in map(resolve, ("gemm:64x32x16:fp16", "linear:64x32x16:fp16:bias+residual")))
     assert (full.flops, full.bytes - plain.bytes) == (plain.flops, 2 * (32 + 64 * 32))
+
+
+def test_an_epilogue_is_part_of_the_kind_and_of_the_wording() -> None:
+    gelu, silu, larger = (resolve(f"linear:64x{n}x64:{e}") for n, e in ((64, "bias+gelu"), (64, "bias+silu"), (128, "bias+gelu")))
+    assert distance(gelu, larger) == 1 and distance(gelu, silu) == math.inf
+    assert workload_name(gelu) == "linear 64x64x64 fp16 nt bias+gelu"

@@ -129,7 +129,7 @@ __device__ __forceinline__ unsigned short load_global_2(const void* from) {
     return v;
 }
 
-/// One element, or two neighbours, through the read-only path and L1 when `exists`, else zero: one predicated instruction, no branch.
+/// One element, or two neighbours, through the read-only path and L1 when `exists`, else zero: predicated, without a branch.
 __device__ __forceinline__ unsigned load_global_2_or_zero(const void* from, bool exists) {
     unsigned short v;
     asm volatile("{\n.reg .pred p;\nsetp.ne.u32 p, %2, 0;\nmov.u16 %0, 0;\n@p ld.global.nc.u16 %0, [%1];\n}"

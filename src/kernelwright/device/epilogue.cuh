@@ -3,9 +3,9 @@
 //   x += beta addend (after it)
 //
 // A kernel's Config says which steps there are (`epilogue`), its Element, and whether C is the transpose of the product D = P Q^T
-// that its tensor cores see (`swap`). The sums stay where wgmma and mma.sync leave them. bias and addend come to them through L1, two neighbours of a row of C in a load; where C
-// is D transposed, whose lanes hold neighbours of a column, movmatrix turns what was loaded along rows. So a load of the addend
-// is 8 rows of 16 bytes for either orientation.
+// that its tensor cores see (`swap`). The sums stay where wgmma and mma.sync leave them; bias and addend come to them through L1,
+// two neighbours of a row of C in a load. Where C is D transposed, whose lanes hold neighbours of a column, movmatrix turns what
+// was loaded along rows: a load of the addend is 8 rows of 16 bytes either way.
 #pragma once
 #include "kernelwright/copy.cuh"
 #include "kernelwright/mma.cuh"
@@ -24,7 +24,7 @@ struct Steps {
 };
 
 /// x Phi(x). Phi(-|x|) by Abramowitz and Stegun, Handbook of Mathematical Functions, 7.1.26 (erfc(y) = t p(t) e^(-y^2), absolute
-/// error 1.5e-7): a third of erff's instructions, and without the cancellation of 1 + erf.
+/// error 1.5e-7): a short polynomial, and no cancellation as in 1 + erf.
 __device__ __forceinline__ float gelu(float x) {
     const float y = fabsf(x) * 0.70710678f, t = reciprocal_fast(fmaf(0.3275911f, y, 1.f));
     float p = fmaf(1.061405429f, t, -1.453152027f);
@@ -98,8 +98,8 @@ struct Epilogue {
     template <int Columns>
     __device__ __forceinline__ Loaded<Columns> load(int p, int q) const {
         const int lane = threadIdx.x % 32;
-        // Swapped, q is a row of the addend: without this its addresses, 64 bits each, are kept from subtile to subtile beside the sums
-        // (ptxas 13.0 spills up to 500 bytes).
+        // Swapped, q is a row of the addend: without this its addresses, 64 bits each, are kept from subtile to subtile beside
+        // the sums (ptxas 13.0 spills up to 500 bytes).
         if constexpr (Config::swap && adds) asm volatile("" : "+r"(q));
         Loaded<Columns> found;
         if constexpr (steps.bias && Config::swap) {

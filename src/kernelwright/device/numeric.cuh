@@ -1,6 +1,6 @@
 // 16-bit floating-point storage types and their conversions to and from float, without cuda_fp16.h: that header alone
-// costs NVRTC more time than a whole kernel here. And two of the hardware's approximations, for what a float goes through before it is
-// rounded to 16 bits.
+// costs NVRTC more time than a whole kernel here. And two of the hardware's approximations, for what a float goes through before
+// it is rounded to 16 bits.
 //
 // f16 and bf16 hold bits only; arithmetic happens in float or in the tensor cores. All roundings are to nearest even.
 #pragma once

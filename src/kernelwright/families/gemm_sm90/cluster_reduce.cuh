@@ -57,7 +57,8 @@ struct ClusterReduce {
         }
     }
 
-    /// Waits for all parts of this block's share, adds them up, applies the epilogue and writes them; thread 0 to threads - 1 (whole warps) call it.
+    /// Waits for all parts of this block's share, adds them up, applies the epilogue and writes them; thread 0 to threads - 1
+    /// (whole warps) call it.
     ///
     /// A warp takes a batch of neighbouring units at a time: every lane adds up its own 16 bytes of each part; stmatrix lays
     /// the rounded sums out as pieces of C's rows where part 0 was, which no other warp reads.

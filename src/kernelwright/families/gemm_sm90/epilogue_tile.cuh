@@ -75,7 +75,8 @@ template <bool Swap, class Element, int Subtiles, int N, class Epilogue>
 __device__ __forceinline__ void store_tile(const float (&sums)[Subtiles][N / 2], unsigned staging, const Epilogue& epilogue,
                                            const Output<Element>& out, int first_p, int first_q, int barrier) {
     const int warp = threadIdx.x / 32 % 4, lane = threadIdx.x % 32;
-    constexpr int width = Epilogue::identity ? N : N % 32 == 0 ? 32 : N % 16 == 0 ? 16 : 8;  // columns whose loads go out together
+    // columns for which the epilogue's loads go out together
+    constexpr int width = Epilogue::identity ? N : N % 32 == 0 ? 32 : N % 16 == 0 ? 16 : 8;
     // the two (N = 8) or four matrices of fragment j on, rounded
     unsigned packed[4];
     auto pack = [&](int s, int j, const auto& loaded) {
@@ -126,7 +127,8 @@ __device__ __forceinline__ void store_tile(const float (&sums)[Subtiles][N / 2],
 #pragma unroll
                     for (int j = first; j < first + width / 8; j += 2) {
                         pack(s, j, loaded);
-                        kw::stmatrix_x4(place + Tile::offset(lane % 16, j + lane / 16), packed[0], packed[1], packed[2], packed[3]);
+                        kw::stmatrix_x4(place + Tile::offset(lane % 16, j + lane / 16), packed[0], packed[1], packed[2],
+                                        packed[3]);
                     }
                 }
             }

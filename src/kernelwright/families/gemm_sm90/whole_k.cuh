@@ -244,6 +244,7 @@ extern "C" __global__ void __launch_bounds__(threads, 1)
     } else {
         const int warpgroup = b.warpgroup();
         store_tile<Config::swap, Element, 1, Config::block_q>(sums, area + warpgroup * staging_bytes<1, Config::block_q>,
-                                                              epilogue, out, b.first_p + warpgroup * 64, b.first_q, 1 + warpgroup);
+                                                              epilogue, out, b.first_p + warpgroup * 64, b.first_q,
+                                                              1 + warpgroup);
     }
 }
