@@ -23,6 +23,8 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
     not_hashed: ClassVar[tuple[str, ...]] = ()
     """Fields that do not take part in the identity (provenance, say)."""
+    hashed_if_set: ClassVar[tuple[str, ...]] = ()
+    """Fields that came later and are texts: an empty one does not take part, so that records keep the identity they had before."""
 
     @property
     def id(self) -> str:
@@ -33,6 +35,9 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         content = msgspec.to_builtins(self, order="deterministic")
         for field in self.not_hashed:
             content.pop(field, None)
+        for field in self.hashed_if_set:
+            if not content[field]:
+                del content[field]
         text = msgspec.json.encode([type(self).__name__, content], order="deterministic")
         found = remembered["id"] = hashlib.sha256(text).hexdigest()[:16]
         return found
@@ -59,8 +64,10 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 class Workload(Record, frozen=True, kw_only=True):
     """A Problem with every axis, dtype and layout fixed: the thing that is timed."""
 
+    hashed_if_set = ("epilogue",)
+
     problem: str
-    """Name of the Problem: `gemm`, `chain:softmax`, `kernelbench:NAME`."""
+    """Name of the Problem: `gemm`, `linear`, `chain:softmax`, `kernelbench:NAME`."""
     axes: dict[str, int]
     """Axis name to size, in the Problem's order: `{"M": 512, "N": 512, "K": 512}`."""
     dtype: str = "fp32"
@@ -69,6 +76,8 @@ class Workload(Record, frozen=True, kw_only=True):
     """Type of the accumulator; compared only with rivals that accumulate in the same type."""
     layout: str = ""
     """GEMM: `nn`, `nt`, `tn`, `tt`, A's letter first; `n` is row-major as the formula names it, `t` is stored transposed."""
+    epilogue: str = ""
+    """`linear`: what is done to the product, `bias+gelu`; `kernelwright.problems.epilogue` has the grammar."""
     source: str = ""
     """KernelBench problems carry the text of their file, so that a Trial can be replayed without it."""
 
@@ -84,6 +93,7 @@ class Workload(Record, frozen=True, kw_only=True):
         parts = [self.problem, "x".join(str(n) for n in self.axes.values()), self.dtype, self.layout]
         if self.accumulate != "fp32":
             parts.append(f"acc={self.accumulate}")
+        parts.append(self.epilogue)
         return ":".join(p for p in parts if p)
 
 

@@ -38,10 +38,11 @@ def expected(w: Workload, one: Bound) -> torch.Tensor:
 
 
 STUB = r"""
+#include <cmath>
 #include <cstdint>
 #include <cstring>
 #include <cstddef>
-struct Desc { int compute, scale, transa, transb; };
+struct Desc { int compute, scale, transa, transb, epilogue; const float* bias; };
 struct Layout { int type; uint64_t rows, cols; int64_t ld; };
 struct Pref { uint64_t workspace; uint32_t mask, align[4], by_id; };
 struct Algo {  // word 0: the id; word 2 + n: cublasLtMatmulAlgoConfigAttributes_t number n
@@ -84,11 +85,12 @@ int cublasGemmEx(void* handle, int ta, int tb, int m, int n, int k, const void* 
 }
 
 int cublasLtCreate(void** handle) { *handle = (void*)0x17; return 0; }
-int cublasLtMatmulDescCreate(Desc** out, int compute, int scale) { *out = new Desc{compute, scale, 0, 0}; seen.live++; return 0; }
+int cublasLtMatmulDescCreate(Desc** out, int compute, int scale) { *out = new Desc{compute, scale, 0, 0, 1, 0}; seen.live++; return 0; }
 int cublasLtMatmulDescDestroy(Desc* d) { delete d; seen.live--; return 0; }
 int cublasLtMatmulDescSetAttribute(Desc* d, int attribute, const void* value, size_t size) {
-    if (size != 4) return 7;
-    if (attribute == 3) memcpy(&d->transa, value, 4); else if (attribute == 4) memcpy(&d->transb, value, 4); else return 7;
+    if (size != (attribute == 8 ? 8 : 4)) return 7;
+    if (attribute == 7) memcpy(&d->epilogue, value, 4); else if (attribute == 8) memcpy(&d->bias, value, 8);
+    else if (attribute == 3) memcpy(&d->transa, value, 4); else if (attribute == 4) memcpy(&d->transb, value, 4); else return 7;
     return 0;
 }
 int cublasLtMatrixLayoutCreate(Layout** out, int type, uint64_t rows, uint64_t cols, int64_t ld) {
@@ -109,7 +111,7 @@ int cublasLtMatmulPreferenceSetAttribute(Pref* p, int attribute, const void* val
 }
 int cublasLtMatmulAlgoGetHeuristic(void* handle, Desc* d, Layout* a, Layout* b, Layout* c, Layout* out, Pref* p, int requested,
                                    Result* results, int* found) {
-    if (handle != (void*)0x17 || requested < 1 || c->ld != out->ld) return 7;
+    if (handle != (void*)0x17 || requested < 1 || c->rows != out->rows || c->cols != out->cols) return 7;
     seen.mask = p->mask; seen.workspace = p->workspace;
     for (int i = 0; i < 4; i++) seen.align[i] = p->align[i];
     if (p->by_id) {  // of one id: an answer for id 3 alone
@@ -190,7 +192,7 @@ int cublasLtMatmul(void* handle, Desc* d, const void* alpha, const void* A, Layo
                    const void* C, Layout* c, void* D, Layout* out, const Algo* algo, void* space, size_t size, void* stream) {
     uint64_t m = d->transa ? a->cols : a->rows, k = d->transa ? a->rows : a->cols;
     uint64_t k2 = d->transb ? b->cols : b->rows, n = d->transb ? b->rows : b->cols;
-    if (handle != (void*)0x17 || C != D || k != k2 || m != out->rows || n != out->cols || !space || size < 1000) return 7;
+    if (handle != (void*)0x17 || k != k2 || m != out->rows || n != out->cols || !space || size < 1000) return 7;
     seen.compute = d->compute; seen.scale = d->scale; seen.type = a->type; seen.algo = (int)algo->get(0); seen.last = *algo;
     seen.illegal += !legal(algo) || space_of(algo) > size;
     if (seen.algo < 64) seen.ids |= (uint64_t)1 << seen.algo;
@@ -200,7 +202,14 @@ int cublasLtMatmul(void* handle, Desc* d, const void* alpha, const void* A, Layo
         for (uint64_t j = 0; j < out->cols; j++) memset((char*)D + 2 * j * out->ld, 0, 2 * out->rows);
         return 0;
     }
-    gemm(d->transa, d->transb, m, n, k, *(float*)alpha, (float*)A, a->ld, (float*)B, b->ld, *(float*)beta, (float*)D, out->ld);
+    gemm(d->transa, d->transb, m, n, k, *(float*)alpha, (float*)A, a->ld, (float*)B, b->ld, 0, (float*)D, out->ld);
+    for (uint64_t j = 0; j < n; j++)
+        for (uint64_t i = 0; i < m; i++) {
+            float& x = ((float*)D)[i + j * out->ld];
+            if (*(float*)beta != 0) x += *(float*)beta * ((float*)C)[i + j * c->ld];
+            if (d->epilogue & 4) x += d->bias[i];
+            if (d->epilogue & 32) x = x / 2 * (1 + std::tanh(0.7978845608 * (x + 0.044715 * x * x * x)));
+        }
     if (algo->get(TILE) == 2 && algo->get(CUSTOM) == 1) *(float*)D += 1;  // the kernel with a bug
     return 0;
 }

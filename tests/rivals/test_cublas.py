@@ -11,6 +11,7 @@ import torch
 from stub_cublas import Seen, bound, expected, workload
 
 from kernelwright import rivals
+from kernelwright.problems import problem_of
 from kernelwright.records import Outcome
 from kernelwright.rivals import cublas, cublaslt
 from kernelwright.targets.target import CandidateFault
@@ -33,6 +34,35 @@ def test_the_row_major_product_is_computed_in_column_major_terms(stub: Seen, nam
             run.store(run.call())
             assert torch.allclose(one.tensors["c"].double(), expected(w, one), rtol=1e-5, atol=1e-5), (shape, layout)
         assert stub.compute == 68  # CUBLAS_COMPUTE_32F
+
+
+@pytest.mark.parametrize(
+    "epilogue", ["bias", "bias+gelu-tanh", "alpha=0.5+beta=2", "alpha=-2+bias", "bias+residual+gelu-tanh", "gelu-tanh"]
+)
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_a_layers_epilogue_is_the_librarys_own(stub: Seen, epilogue: str, layout: str):
+    w = workload(33, 65, 17, layout).replace(problem="linear", epilogue=epilogue)
+    sets = [bound(w, pad=5), bound(w, pad=5)]
+    for one in sets:
+        one.tensors.update(bias=torch.randn(65), addend=torch.randn(33, 72)[:, :65])
+        one.names.update(ld_addend=72, align_addend=16)
+    runs, _ = cublaslt.load("cublaslt", w, sets)
+    for run, one in zip(runs, sets, strict=True):
+        run.store(run.call())
+        want = problem_of(w).reference(w, one.tensors)["c"]
+        assert torch.allclose(one.tensors["c"].double(), want, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("epilogue", "words"), [("bias+gelu", "no gelu"), ("silu", "no silu"), ("bias+residual", ""), ("gelu-tanh+residual", "before")]
+)
+def test_what_the_library_cannot_fuse_is_no_rival(stub: Seen, epilogue: str, words: str):
+    w = workload(8, 8, 8, "nt").replace(problem="linear", epilogue=epilogue)
+    assert ("cublaslt" in rivals.names_for(w, "cuda:sm_90")) == (not words)
+    assert "cublas" not in rivals.names_for(w, "cuda:sm_90", every=True)
+    if words:
+        with pytest.raises(CandidateFault, match=words):
+            cublaslt.load("cublaslt", w, [bound(w)])
 
 
 @pytest.mark.parametrize("name", ["cublas-nn", "cublas-nt", "cublaslt-nt"])

@@ -27,10 +27,10 @@ from kernelwright.cli.common import (
 def register(app: typer.Typer) -> None:
     @app.command(epilog="Example: kernelwright optimize gemm:512x512x512:fp16:nt --trials 128")
     def optimize(
-        problem: Annotated[str, typer.Argument(help="gemm:MxNxK, chain:NAME[:RxC], or a KernelBench .py file.")],
+        problem: Annotated[str, typer.Argument(help="gemm:MxNxK, linear:MxNxK[:bias+gelu], chain:NAME[:RxC], or a KernelBench .py file.")],
         target: TargetName = "auto",
         dtype: Dtype = None,
-        layout: Annotated[str | None, typer.Option(help="gemm only: nn, nt, tn or tt.")] = None,
+        layout: Annotated[str | None, typer.Option(help="gemm and linear only: nn, nt, tn or tt.")] = None,
         accumulate: Annotated[str | None, typer.Option(help="Accumulator: fp32, or fp16 for fp16 operands.")] = None,
         proposer: ProposerName = "evolve",
         trials: Annotated[int, typer.Option(min=1, help="Candidates to try, those of earlier runs counted in.")] = 64,

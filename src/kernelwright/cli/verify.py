@@ -25,10 +25,10 @@ def register(app: typer.Typer) -> None:
     @app.command(epilog="Example: kernelwright verify my_kernel.cpp --problem gemm:64x64x64:fp32")
     def verify(
         file: Annotated[Path, typer.Argument(help="A .cu, .cpp, .py or .json candidate.")],
-        problem: Annotated[str, typer.Option(help="gemm:MxNxK, chain:NAME[:RxC], or a KernelBench .py file.")],
+        problem: Annotated[str, typer.Option(help="gemm:MxNxK, linear:MxNxK[:bias+gelu], chain:NAME[:RxC], or a KernelBench .py file.")],
         target: TargetName = "auto",
         dtype: Dtype = None,
-        layout: Annotated[str | None, typer.Option(help="gemm only: nn, nt, tn or tt.")] = None,
+        layout: Annotated[str | None, typer.Option(help="gemm and linear only: nn, nt, tn or tt.")] = None,
         time: Annotated[bool, typer.Option(help="Also time it against torch eager.")] = True,
         json_output: Json = False,
     ) -> None:

@@ -129,6 +129,22 @@ __device__ __forceinline__ unsigned short load_global_2(const void* from) {
     return v;
 }
 
+/// One element, or two neighbours, through the read-only path and L1 when `exists`, else zero: predicated, without a branch.
+__device__ __forceinline__ unsigned load_global_2_or_zero(const void* from, bool exists) {
+    unsigned short v;
+    asm volatile("{\n.reg .pred p;\nsetp.ne.u32 p, %2, 0;\nmov.u16 %0, 0;\n@p ld.global.nc.u16 %0, [%1];\n}"
+                 : "=h"(v)
+                 : "l"(from), "r"(static_cast<unsigned>(exists)));
+    return v;
+}
+__device__ __forceinline__ unsigned load_global_4_or_zero(const void* from, bool exists) {
+    unsigned v;
+    asm volatile("{\n.reg .pred p;\nsetp.ne.u32 p, %2, 0;\nmov.u32 %0, 0;\n@p ld.global.nc.u32 %0, [%1];\n}"
+                 : "=r"(v)
+                 : "l"(from), "r"(static_cast<unsigned>(exists)));
+    return v;
+}
+
 /// 16 bytes through the read-only path, past L1: for data that this block reads once.
 __device__ __forceinline__ uint4 load_global_16(const void* from) {
     uint4 v;

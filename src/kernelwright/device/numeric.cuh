@@ -1,5 +1,6 @@
 // 16-bit floating-point storage types and their conversions to and from float, without cuda_fp16.h: that header alone
-// costs NVRTC more time than a whole kernel here.
+// costs NVRTC more time than a whole kernel here. And two of the hardware's approximations, for what a float goes through before
+// it is rounded to 16 bits.
 //
 // f16 and bf16 hold bits only; arithmetic happens in float or in the tensor cores. All roundings are to nearest even.
 #pragma once
@@ -51,6 +52,20 @@ template <class Element>
 __device__ __forceinline__ void unpack2(unsigned packed, float& low, float& high) {
     low = to_float(Element{static_cast<unsigned short>(packed & 0xffffu)});
     high = to_float(Element{static_cast<unsigned short>(packed >> 16)});
+}
+
+/// 2^x to 2 ulp; results below 2^-126 become 0. (CUDA has no intrinsic for one instruction.)
+__device__ __forceinline__ float exp2_fast(float x) {
+    float d;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(d) : "f"(x));
+    return d;
+}
+
+/// 1 / x to 1 ulp; denormal x counts as 0, denormal results become 0.
+__device__ __forceinline__ float reciprocal_fast(float x) {
+    float d;
+    asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(d) : "f"(x));
+    return d;
 }
 
 }  // namespace kw

@@ -1,6 +1,7 @@
 """What to compute: the registry of Problems, and the text by which a user names a Workload.
 
     gemm:512x512x512[:fp16|bf16|fp32][:nn|nt|tn|tt][:acc=fp16]     M x N x K; default fp16, nn, accumulate in fp32
+    linear:512x512x512[:fp16|bf16][:nt|...][:bias+gelu]            the same with an epilogue (epilogue.py); default fp16, nt, bias
     chain:softmax[:1024x1024][:fp32|fp16|bf16]                     rows x cols; default 1024x1024, fp32
     path/to/file.py[:fp32|fp16|bf16]                               a KernelBench file: Model, get_inputs, get_init_inputs
 
@@ -14,6 +15,8 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+from kernelwright.problems.epilogue import STEPS
+from kernelwright.problems.epilogue import parse as parse_epilogue
 from kernelwright.records import Workload
 
 if TYPE_CHECKING:
@@ -53,9 +56,10 @@ def _problems() -> dict[str, Problem]:
     """The registry, with our own Problems in it."""
     from kernelwright.problems.chains import PROBLEMS
     from kernelwright.problems.gemm import Gemm
+    from kernelwright.problems.linear import Linear
 
     if Gemm.name not in _registry:
-        for problem in (Gemm(), *PROBLEMS):
+        for problem in (Gemm(), Linear(), *PROBLEMS):
             register(problem)
     return _registry
 
@@ -75,7 +79,10 @@ def known() -> list[Known]:
     """Every problem that `resolve` takes, with one line on each and an example."""
     from kernelwright.problems.chains import ChainProblem
 
-    lines = [Known("gemm", "C = A B for any M x N x K, four layouts", "gemm:512x512x512:fp16:nn")]
+    lines = [
+        Known("gemm", "C = A B for any M x N x K, four layouts", "gemm:512x512x512:fp16:nn"),
+        Known("linear", f"A B with an epilogue: {', '.join(STEPS)}, joined by +", "linear:512x512x512:fp16:nt:bias+gelu"),
+    ]
     for problem in _problems().values():
         if isinstance(problem, ChainProblem):
             lines.append(Known(problem.name, problem.chain.formula, f"{problem.name}:1024x1024:fp32"))
@@ -93,6 +100,8 @@ def resolve(text: str, *, dtype: str | None = None, layout: str | None = None, a
         return _resolve_file(tokens, dtype, layout, accumulate)
     if tokens[0] == "gemm":
         return _resolve_gemm(text, tokens[1:], dtype, layout, accumulate)
+    if tokens[0] == "linear":
+        return _resolve_linear(text, tokens[1:], dtype, layout, accumulate)
     if tokens[0] == "chain" and len(tokens) > 1:
         return _resolve_chain(text, tokens[1], tokens[2:], dtype, layout, accumulate)
     if tokens[0] == "kernelbench":
@@ -111,6 +120,29 @@ def _resolve_gemm(text: str, tokens: list[str], dtype: str | None, layout: str |
             f"acc=fp16 needs fp16 inputs, not {dtype}; leave acc out, or write {text.split(':')[0]}:{tokens[0]}:fp16:acc=fp16"
         )
     return Workload(problem="gemm", axes=axes, dtype=dtype, accumulate=accumulate, layout=layout or "nn")
+
+
+def _resolve_linear(text: str, tokens: list[str], dtype: str | None, layout: str | None, accumulate: str | None) -> Workload:
+    if not tokens or not tokens[0]:
+        raise ProblemError("linear needs a shape M x N x K, for example linear:512x512x512:bias+gelu")
+    axes = _shape(text, tokens[0], ("M", "N", "K"), "linear:512x512x512")
+    others = [t for t in tokens[1:] if t in (*FLOATS, *LAYOUTS) or t.startswith("acc=")]
+    steps = [t for t in tokens[1:] if t not in others] or ["bias"]
+    if len(steps) > 1:
+        raise ProblemError(
+            f"{text!r} has two epilogues, {steps[0]!r} and {steps[1]!r}; join their steps by +, or leave out what is neither"
+        )
+    try:
+        epilogue = parse_epilogue(steps[0]).text
+    except ValueError as error:
+        choices = ", ".join(("fp16", "bf16", *LAYOUTS))
+        raise ProblemError(f"{error} (in {text!r}, whose other parts may be {choices})") from None
+    dtype, layout, accumulate = _options(text, others, dtype, layout, accumulate)
+    if dtype == "fp32":
+        raise ProblemError("linear is there in fp16 and bf16 only, not fp32; choose one of them, or the problem gemm")
+    if accumulate not in (None, "fp32"):
+        raise ProblemError(f"linear accumulates in fp32 only; leave acc={accumulate} out")
+    return Workload(problem="linear", axes=axes, dtype=dtype or "fp16", layout=layout or "nt", epilogue=epilogue)
 
 
 def _resolve_chain(text: str, name: str, tokens: list[str], dtype: str | None, layout: str | None, accumulate: str | None) -> Workload:

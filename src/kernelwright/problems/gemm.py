@@ -17,7 +17,7 @@ from kernelwright.records import DTYPES, Workload
 
 LAYOUTS = ("nn", "nt", "tn", "tt")
 
-_EXACT_LIMIT = {"fp16": 2**11, "bf16": 2**8, "fp32": 2**24}
+EXACT_LIMIT = {"fp16": 2**11, "bf16": 2**8, "fp32": 2**24}
 """Integers up to here are exact in the type."""
 
 
@@ -51,7 +51,7 @@ class Gemm(Problem):
         )
 
     def generate(self, w: Workload, case: Case, rng: torch.Generator, device: torch.device | str) -> Tensors:
-        spec_a, spec_b, _ = self.tensors(w)
+        spec_a, spec_b = self.tensors(w)[:2]
         a, b = (self._draw(w, case, spec.shape, rng, device) for spec in (spec_a, spec_b))
         k_of_a, k_of_b = (1 if w.layout[0] == "n" else 0), (0 if w.layout[1] == "n" else 1)
         k = w.axes["K"]
@@ -86,7 +86,7 @@ class Gemm(Problem):
             return torch.randint(-1, 2, shape, generator=rng, device=device).to(dtype)
         if case.name == "integer":
             # |a|, |b| <= q keeps every partial sum within K q^2, exact in the accumulator and inside fp16's range
-            q = max(1, min(math.isqrt(self._largest_sum(w) // max(1, w.axes["K"])), _EXACT_LIMIT[w.dtype]))
+            q = max(1, min(math.isqrt(self._largest_sum(w) // max(1, w.axes["K"])), EXACT_LIMIT[w.dtype]))
             return torch.randint(-q, q + 1, shape, generator=rng, device=device).to(dtype)
         if case.name == "normal":
             return normal(shape, rng, device, dtype)
@@ -100,10 +100,9 @@ class Gemm(Problem):
             x *= 2.0**-13 if w.dtype == "fp16" else 2.0**-63  # products fall among fp16's denormals, or among fp32's
         return x.to(dtype)
 
-    @staticmethod
-    def _largest_sum(w: Workload) -> int:
+    def _largest_sum(self, w: Workload) -> int:
         """Integers up to here are exact in the accumulator and finite in the output."""
-        return min(_EXACT_LIMIT[w.accumulate], 60000 if w.dtype == "fp16" else 2**24)
+        return min(EXACT_LIMIT[w.accumulate], 60000 if w.dtype == "fp16" else 2**24)
 
     def _logical(self, w: Workload, inputs: Tensors) -> tuple[torch.Tensor, torch.Tensor]:
         a = inputs["a"] if w.layout[0] == "n" else inputs["a"].t()

@@ -73,7 +73,7 @@ def ranked_tiles(w: Workload, device: DeviceFacts, count: int = 8) -> list[Tile]
     """
     library, gpu = _library(), _gpu(device)
     precision = _PRECISIONS.get((w.dtype, w.accumulate))
-    if w.problem != "gemm" or library is None or gpu is None or precision is None or not all(w.axes.values()):
+    if w.problem not in ("gemm", "linear") or library is None or gpu is None or precision is None or not all(w.axes.values()):
         return []
     rankings = []
     for backend in _BACKENDS[device.sm >= 90]:

@@ -46,7 +46,7 @@ def distance(a: Workload, b: Workload) -> float:
 
 
 def _kind(w: Workload) -> tuple[object, ...]:
-    return w.problem, tuple(w.axes), w.dtype, w.accumulate, w.layout, w.source
+    return w.problem, tuple(w.axes), w.dtype, w.accumulate, w.layout, w.epilogue, w.source
 
 
 def _place(w: Workload) -> tuple[float, ...]:

@@ -57,6 +57,7 @@ def workload_name(w: Workload) -> str:
     parts = [w.problem.partition(":")[2] or w.problem, "x".join(str(n) for n in w.axes.values()), w.dtype, w.layout]
     if w.accumulate != "fp32":
         parts.append(f"accumulate {w.accumulate}")
+    parts.append(w.epilogue)
     return shorten(" ".join(p for p in parts if p), 120)
 
 

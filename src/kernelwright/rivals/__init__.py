@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from kernelwright.problems.epilogue import parse
 from kernelwright.records import Workload
 from kernelwright.targets.target import Bound, Run
 
@@ -40,9 +41,21 @@ def names_for(w: Workload, target: str, *, every: bool = False) -> tuple[str, ..
             own = VENDORS if every else [v for v in VENDORS if v != "cublaslt-all"]
             stored = VENDORS if every else ["cublas"]
             names += [*own, *(f"{vendor}-{layout}" for vendor in stored for layout in STORED if layout != w.layout)]
+        if w.problem == "linear" and unfused(w) is None:
+            names += ["cublaslt", "cublaslt-auto", *(["cublaslt-all"] if every else [])]
     if target == "fake":
         names = ["eager"]
     return tuple(names)
+
+
+def unfused(w: Workload) -> str | None:
+    """Why cuBLASLt does not do a `linear` in one kernel, as a clause; None where it does: alpha, an addend, bias, then gelu-tanh."""
+    e = parse(w.epilogue)
+    if e.added == "after":
+        return "it adds a matrix before the activation only"
+    if e.activation not in ("", "gelu-tanh"):
+        return f"it has no {e.activation}; of activations that PyTorch names it has gelu-tanh alone"
+    return None
 
 
 def load(name: str, w: Workload, sets: Sequence[Bound]) -> Loaded:

@@ -17,12 +17,17 @@ from typing import Any
 
 import torch
 
+from kernelwright.problems.epilogue import Epilogue, parse
 from kernelwright.records import Outcome, Workload
+from kernelwright.rivals import unfused
 from kernelwright.rivals.cublas import ColumnMajor, column_major, exact_reduction, require, scalars, workspace
 from kernelwright.targets.cuda_libraries import load as load_library
 from kernelwright.targets.target import Bound, CandidateFault, Run
 
-_DESC_TRANSA, _DESC_TRANSB = 3, 4
+_DESC_TRANSA, _DESC_TRANSB, _DESC_EPILOGUE, _DESC_BIAS = 3, 4, 7, 8
+_EPILOGUE_BIAS, _EPILOGUE_GELU = 4, 32
+"""Bits: 36 is gelu after bias. Its gelu is the tanh approximation; its bias is added along the rows of a column-major
+result, which are the columns of ours."""
 _PREF_SEARCH_MODE, _PREF_MAX_WORKSPACE, _PREF_REDUCTION_MASK, _PREF_ALIGNMENT = 0, 1, 3, (5, 6, 7, 8)
 _SEARCH_LIMITED_BY_ALGO_ID = 1
 _REDUCTION_COMPUTE_TYPE, _REDUCTION_ANY = 2, 7
@@ -76,25 +81,38 @@ def library() -> tuple[ctypes.CDLL, ctypes.c_void_p]:
 
 
 class Problem:
-    """Descriptors of one product; freed with the object."""
+    """Descriptors of one product, with the epilogue of a `linear`; freed with the object."""
 
-    def __init__(self, w: Workload, g: ColumnMajor, alignments: tuple[int, int, int]):
-        """`alignments` of first, second and out: the smallest over all sets, bytes."""
+    def __init__(self, w: Workload, g: ColumnMajor, alignments: tuple[int, int, int], one: Bound):
+        """`alignments` of first, second and out (and the addend): the smallest over all sets, bytes. `one` of the sets has the strides of
+        all."""
         self.lib, self.handle = library()
         self._made: list[tuple[Any, ctypes.c_void_p]] = []
         self.g, self.alignments = g, alignments
+        self.epilogue = parse(w.epilogue) if w.epilogue else Epilogue()
         self.reductions = _REDUCTION_COMPUTE_TYPE if exact_reduction(w) else _REDUCTION_ANY
         """Mask of the ways in which slices of K may be added at the precision that the Workload names."""
         self.room = workspace().numel()
         """Bytes of workspace."""
-        lib = self.lib
-        self.desc = self._new(lib.cublasLtMatmulDescCreate, lib.cublasLtMatmulDescDestroy, g.compute, g.scale_type)
-        for attribute, op in ((_DESC_TRANSA, g.op_first), (_DESC_TRANSB, g.op_second)):
-            self._set(lib.cublasLtMatmulDescSetAttribute, self.desc, attribute, ctypes.c_int32(op))
+        self.desc = self._description(one)
         self.first = self._layout(*g.stored_first(), g.ld_first)
         self.second = self._layout(*g.stored_second(), g.ld_second)
         self.out = self._layout(g.m, g.n, g.ld_out)
-        self.layouts = (self.first, self.second, self.out, self.out)
+        self.added = self._layout(g.m, g.n, one.names["ld_addend"]) if self.epilogue.added else self.out
+        self.layouts = (self.first, self.second, self.added, self.out)
+
+    def _description(self, one: Bound) -> ctypes.c_void_p:
+        """What is done; the address of a set's bias is a part of it."""
+        lib, g, e = self.lib, self.g, self.epilogue
+        desc = self._new(lib.cublasLtMatmulDescCreate, lib.cublasLtMatmulDescDestroy, g.compute, g.scale_type)
+        set_one = partial(self._set, lib.cublasLtMatmulDescSetAttribute, desc)
+        for attribute, op in ((_DESC_TRANSA, g.op_first), (_DESC_TRANSB, g.op_second)):
+            set_one(attribute, ctypes.c_int32(op))
+        if steps := (_EPILOGUE_BIAS if e.bias else 0) | (_EPILOGUE_GELU if e.activation else 0):
+            set_one(_DESC_EPILOGUE, ctypes.c_uint32(steps))
+        if e.bias:
+            set_one(_DESC_BIAS, ctypes.c_void_p(one.tensors["bias"].data_ptr()))
+        return desc
 
     def _new(self, create: Any, destroy: Any, *arguments: int) -> ctypes.c_void_p:
         made = ctypes.c_void_p()
@@ -140,18 +158,25 @@ class Problem:
         """One product on one set of buffers, enqueued on PyTorch's current stream."""
         alpha, beta = scalars(self.g)
         a, b, c = (one.tensors[name] for name in "abc")
+        e, added, desc = self.epilogue, c, self.desc
+        if e.alpha != 1 or e.added:
+            alpha, beta = ctypes.c_float(e.alpha), ctypes.c_float(e.factor if e.added else 0.0)
+        if e.added:
+            added = one.tensors["addend"]
+        if e.bias:
+            desc = self._description(one)
         space = workspace()
         arguments = (
             self.handle,
-            self.desc,
+            desc,
             ctypes.addressof(alpha),
             b.data_ptr(),
             self.first,
             a.data_ptr(),
             self.second,
             ctypes.addressof(beta),
-            c.data_ptr(),
-            self.out,
+            added.data_ptr(),
+            self.added,
             c.data_ptr(),
             self.out,
             ctypes.addressof(result.algo),
@@ -160,7 +185,7 @@ class Problem:
         )
         matmul = self.lib.cublasLtMatmul
 
-        def run(keep: object = (self, alpha, beta, result, a, b, c)) -> None:
+        def run(keep: object = (self, alpha, beta, result, one)) -> None:
             if status := matmul(*arguments, torch.cuda.current_stream().cuda_stream):
                 require(status, "cublasLtMatmul")
 
@@ -180,17 +205,22 @@ def load(name: str, w: Workload, sets: Sequence[Bound]) -> tuple[list[Run], Call
     if name not in NAMES:
         raise ValueError(f"unknown rival {name!r}")
     g = column_major(w, sets[0])
+    if w.epilogue and (reason := unfused(w)):
+        raise CandidateFault(Outcome.REFUSED, f"cuBLASLt has no such kernel: {reason}")
     if g.empty:
         return [_run(lambda: None) for _ in sets], None
+    if g.k == 0 and w.epilogue:
+        raise CandidateFault(Outcome.REFUSED, "cuBLASLt has no product of K = 0")
     if g.k == 0:
         return [_run(one.tensors["c"].zero_) for one in sets], None
-    first, second, out = (min(one.names[f"align_{x}"] for one in sets) for x in "bac")
+    outs = ("c", "addend") if "addend" in sets[0].tensors else ("c",)
+    first, second, out = (min(one.names[f"align_{x}"] for one in sets for x in names) for names in ("b", "a", outs))
     alignments = (first, second, out)
-    problem = Problem(w, g, alignments)
+    problem = Problem(w, g, alignments, sets[0])
     if name == "cublaslt":
         best_guess = problem.algorithms(1)[0]
         return [_run(problem.bind(one, best_guess)) for one in sets], None
-    key = (name, g, alignments, exact_reduction(w))
+    key = (name, g, alignments, exact_reduction(w), w.epilogue, sets[0].names.get("ld_addend"))
     calls: list[Callable[[], None]] = []
 
     def setup() -> None:

@@ -20,8 +20,8 @@ from kernelwright.targets.target import CandidateFault
 
 HERE = Path(__file__).parent
 DEVICE = Path(__file__).parents[3] / "src" / "kernelwright" / "device"
-HEADERS = ("copy", "layout", "mma", "numeric", "pdl", "tensormap", "barrier", "tma", "wgmma")
-REAL = ("layout", "tensormap")
+HEADERS = ("copy", "layout", "mma", "numeric", "pdl", "tensormap", "barrier", "tma", "wgmma", "epilogue")
+REAL = ("layout", "tensormap", "epilogue")
 """Headers that are plain C++: the real ones serve."""
 SHARED_MEMORY = 227 * 1024
 _KERNEL = re.compile(

@@ -69,6 +69,8 @@ def space(w: Workload, device: DeviceFacts) -> Space:
 def refuses(w: Workload, device: DeviceFacts) -> str | None:
     if device.target != "cpu":
         return "it writes C++ for CPUs"
+    if w.problem == "linear":
+        return "it writes plain products, without an epilogue (problem `gemm`)"
     if w.problem != "gemm":
         return "it writes matrix products"
     if w.layout not in ("nn", "nt", "tn", "tt"):

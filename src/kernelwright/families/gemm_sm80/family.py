@@ -16,8 +16,8 @@ class GemmSm80(Family):
     name: ClassVar[str] = "gemm_sm80"
 
     def refuses(self, w: Workload, device: DeviceFacts) -> str | None:
-        if w.problem != "gemm":
-            return "it multiplies matrices only (problem `gemm`)"
+        if w.problem not in ("gemm", "linear"):
+            return "it multiplies matrices only (problems `gemm` and `linear`)"
         if device.sm < 80:
             return "it needs a CUDA device of sm_80 or newer"
         if w.dtype not in ("fp16", "bf16", "fp32"):

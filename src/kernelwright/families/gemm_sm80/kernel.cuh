@@ -8,6 +8,7 @@
 // An operand is `k_contiguous` when neighbours along K are neighbours in memory (A: layout n, B: layout t). Both kinds
 // are copied as they are and turned, where need be, by ldmatrix on the way to registers.
 #include "kernelwright/copy.cuh"
+#include "kernelwright/epilogue.cuh"
 #include "kernelwright/layout.cuh"
 #include "kernelwright/mma.cuh"
 #include "kernelwright/numeric.cuh"
@@ -36,6 +37,8 @@ struct Config {
     static constexpr int vector_bytes = 16;    // size of one copy from global memory; 2: through registers, any alignment
     static constexpr Tails tails = Tails::chunk;
     static constexpr bool staged_store = true;  // C through shared memory in 16-byte stores, else straight from registers
+    static constexpr bool swap = false;         // C is not the transpose of what is multiplied (epilogue.cuh)
+    static constexpr kw::Steps epilogue = {};
 };
 // config: end
 
@@ -228,6 +231,19 @@ __device__ __forceinline__ void reduce_warp_groups(float (&sums)[fragments][4], 
     }
 }
 
+/// To a warp's sums, which start at (m, n) of C.
+__device__ __forceinline__ void apply_epilogue(float (&sums)[fragments][4], const kw::Epilogue<Config>& epilogue, int m, int n) {
+    constexpr int batch = fragments_n % 4 == 0 ? 4 : 2;  // fragments whose loads go out together
+    if constexpr (!kw::Epilogue<Config>::identity) {
+#pragma unroll
+        for (int i = 0; i < fragments; i += batch) {
+            const auto loaded = epilogue.template load<batch * 8>(m + i / fragments_n * 16, n + i % fragments_n * 8);
+#pragma unroll
+            for (int j = 0; j < batch; j++) epilogue.apply(sums[i + j], loaded, j);
+        }
+    }
+}
+
 /// Rounds the tile into shared memory, then writes it in 16-byte stores, neighbouring threads along rows.
 __device__ __forceinline__ void store_staged(const float (&sums)[fragments][4], Element* c, int ld_c, int first_m, int first_n,
                                              int warp_first_m, int warp_first_n, int M, int N, bool owner, unsigned smem) {
@@ -319,7 +335,7 @@ constexpr int flag_offset = kw::larger(Config::stages * stage_bytes, epilogue_by
 /// order. partials, counters: split-K only. Dynamic shared memory: flag_offset + 16 bytes.
 extern "C" __global__ void __launch_bounds__(threads, Config::blocks_per_sm)
     gemm(const Element* a, const Element* b, Element* c, int M, int N, int K, int ld_a, int ld_b, int ld_c, float* partials,
-         int* counters) {
+         int* counters, const Element* bias, const Element* addend, int ld_addend, float alpha, float beta) {
     extern __shared__ __align__(128) unsigned char dynamic_smem[];
     const unsigned smem = kw::shared_address(dynamic_smem);
     if (M == 0 || N == 0) {
@@ -398,6 +414,7 @@ extern "C" __global__ void __launch_bounds__(threads, Config::blocks_per_sm)
     }
     kw::launch_dependents();
 
+    const kw::Epilogue<Config> epilogue = {bias, addend, ld_addend, alpha, beta, M, N};
     float sums[fragments][4];
 #pragma unroll
     for (int i = 0; i < fragments; i++) to_floats(accumulators[i].value, sums[i]);
@@ -419,8 +436,10 @@ extern "C" __global__ void __launch_bounds__(threads, Config::blocks_per_sm)
             store_partial_pair(partials, part, m + 8, n, M, N, sums[i][2], sums[i][3]);
         }
     } else if constexpr (Config::staged_store) {
+        if (owner) apply_epilogue(sums, epilogue, first_m + warp_first_m, first_n + warp_first_n);
         store_staged(sums, c, ld_c, first_m, first_n, warp_first_m, warp_first_n, M, N, owner, smem);
     } else if (owner) {
+        apply_epilogue(sums, epilogue, first_m + warp_first_m, first_n + warp_first_n);
         store_direct(sums, c, ld_c, first_m + warp_first_m, first_n + warp_first_n, M, N);
     }
 }

@@ -6,6 +6,7 @@ import re
 from functools import cache
 from pathlib import Path
 
+from kernelwright.families import epilogue
 from kernelwright.families.family import Config, DeviceFacts
 from kernelwright.families.gemm_sm80.space import blocks_per_sm, smem_bytes, threads
 from kernelwright.records import Candidate, Expr, Launch, LaunchPlan, Origin, ScalarArg, TensorArg, Workload, WorkspaceArg
@@ -58,6 +59,8 @@ def _struct_tensor_core(c: Config, w: Workload, device: DeviceFacts) -> str:
             f"static constexpr int warps_m = {c['warps_m']}, warps_n = {c['warps_n']}, warps_k = {c['warps_k']};",
             f"static constexpr Tails tails = Tails::{c['tails']};",
             f"static constexpr bool staged_store = {_bool(c['staged_store'])};",
+            "static constexpr bool swap = false;",
+            epilogue.steps(w),
         ]
     )
 
@@ -96,7 +99,7 @@ def _plan(c: Config, w: Workload, device: DeviceFacts) -> LaunchPlan:
     tensors = (TensorArg(name="a"), TensorArg(name="b"), TensorArg(name="c"))
     gemm = Launch(
         kernel="gemm",
-        args=(*tensors, *i32("M", "N", "K", "ld_a", "ld_b", "ld_c"), partials, counter),
+        args=(*tensors, *i32("M", "N", "K", "ld_a", "ld_b", "ld_c"), partials, counter, *(() if w.dtype == "fp32" else epilogue.args(w))),
         grid=grid,
         block=(threads(c), 1, 1),
         smem=smem_bytes(c, w),
@@ -134,6 +137,7 @@ def _requires(c: Config, w: Workload) -> tuple[str, ...]:
             needs += [f"{axis} % {c[block]} == 0" for axis, block in (("M", "block_m"), ("N", "block_n"), ("K", "block_k"))]
         if c["staged_store"]:
             needs += ["ld_c % 8 == 0", "align_c % 16 == 0"]
+        needs += epilogue.requires(w)
     if c["raster_group"] == 0:
         needs.append(f"cdiv(N, {c['block_n']}) <= 65535")
     return tuple(needs)

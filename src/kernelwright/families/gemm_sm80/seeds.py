@@ -100,7 +100,7 @@ def tensor_core(
         "tails": "none" if vector == 16 and not (m % bm or n % bn or k % bk) else "chunk",
         "staged_store": n % 8 == 0,
     }
-    if space.registers(c, w) > space.register_limit(c):
+    if space.registers(c, w) > space.register_limit(c) and not w.epilogue:
         c["reduction"] = "second-kernel"
     return c
 
@@ -122,7 +122,7 @@ def _simt(bm: int, bn: int, tm: int, tn: int, bk: int, stages: int, split: int, 
 
 def _reduction(bm: int, bn: int, split: int, w: Workload, device: DeviceFacts) -> str:
     """One kernel saves a launch (about 2 us); but a few last blocks alone cannot read much: beyond 256 KB each, all should."""
-    return "last-block" if split * bm * bn * 4 <= 256 * 1024 else "second-kernel"
+    return "last-block" if w.epilogue or split * bm * bn * 4 <= 256 * 1024 else "second-kernel"
 
 
 def warps_for(bm: int, bn: int, bk: int) -> tuple[int, int, int]:

@@ -6,6 +6,7 @@ block_k, stages, split_k, reduction, raster_group and vector_bytes.
 
 from __future__ import annotations
 
+from kernelwright.families import epilogue
 from kernelwright.families.family import Config, DeviceFacts, Space
 from kernelwright.plan import cdiv
 from kernelwright.records import Workload
@@ -49,7 +50,7 @@ def space(w: Workload, device: DeviceFacts) -> Space:
     vector = widest_vector(w)
     common: Space = {
         "split_k": SPLITS,
-        "reduction": ("last-block", "second-kernel"),
+        "reduction": ("last-block",) if w.epilogue else ("last-block", "second-kernel"),  # the second kernel only adds
         "raster_group": (0, 4, 8, 16),
     }
     if w.dtype == "fp32":
@@ -174,7 +175,7 @@ def registers(c: Config, w: Workload) -> int:
     # block's sum over parts keeps alive
     if c["vector_bytes"] == 2 or (int(c["split_k"]) > 1 and c["reduction"] == "last-block"):
         count += 24
-    return count
+    return count + epilogue.registers(w)
 
 
 def register_limit(c: Config) -> int:

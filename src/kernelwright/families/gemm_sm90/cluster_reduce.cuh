@@ -57,13 +57,15 @@ struct ClusterReduce {
         }
     }
 
-    /// Waits for all parts of this block's share, adds them up and writes them; thread 0 to threads - 1 (whole warps) call it.
+    /// Waits for all parts of this block's share, adds them up, applies the epilogue and writes them; thread 0 to threads - 1
+    /// (whole warps) call it.
     ///
     /// A warp takes a batch of neighbouring units at a time: every lane adds up its own 16 bytes of each part; stmatrix lays
     /// the rounded sums out as pieces of C's rows where part 0 was, which no other warp reads.
-    template <class Element>
+    template <class Epilogue, class Element>
     static __device__ __forceinline__ void finish(unsigned area, unsigned bar, int part, int thread, int threads,
-                                                  const Output<Element>& out, int first_p, int first_q) {
+                                                  const Epilogue& epilogue, const Output<Element>& out, int first_p,
+                                                  int first_q) {
         constexpr int batch = share >= 32 ? 4 : share >= 8 ? 2 : 1;  // more loads in flight where a warp has several units anyway
         const int first = first_unit(part), count = first_unit(part + 1) - first;
         const unsigned lane = thread & 31u, warp = unsigned(thread) / 32;
@@ -71,6 +73,13 @@ struct ClusterReduce {
         kw::barrier_wait_cluster(bar, 0);
 #pragma unroll 1
         for (int local = warp * batch; local < count; local += threads / 32 * batch) {
+            typename Epilogue::template Loaded<8> loaded[batch];
+#pragma unroll
+            for (int u = 0; u < batch; u++) {
+                const int unit = first + kw::smaller(local + u, count - 1);
+                loaded[u] = epilogue.template load<8>(first_p + (Swap ? unit % warps : unit / columns) * 16,
+                                                      first_q + (Swap ? unit / warps : unit % columns) * 8);
+            }
             float4 sums[batch];
 #pragma unroll
             for (int p = 0; p < Parts; p++) {
@@ -88,7 +97,9 @@ struct ClusterReduce {
             for (int u = 0; u < batch; u++) {
                 if (local + u >= count) break;
                 const unsigned place = staging + u * unit_bytes + lane % 16 * 16;
-                const unsigned top = kw::pack2<Element>(sums[u].x, sums[u].y), bottom = kw::pack2<Element>(sums[u].z, sums[u].w);
+                float x[4] = {sums[u].x, sums[u].y, sums[u].z, sums[u].w};
+                epilogue.apply(x, loaded[u], 0);
+                const unsigned top = kw::pack2<Element>(x[0], x[1]), bottom = kw::pack2<Element>(x[2], x[3]);
                 if constexpr (Swap)
                     kw::stmatrix_x2_trans(place, top, bottom);
                 else

@@ -41,17 +41,24 @@ struct TileStore {
     }
 
     /// One subtile whose first element lies at (row p, column q) of D. What lies outside C, TMA leaves out.
-    __device__ __forceinline__ void store(const float (&sums)[N / 2], const CUtensorMap* map_c, int p, int q) {
+    template <class Epilogue>
+    __device__ __forceinline__ void store(const float (&sums)[N / 2], const Epilogue& epilogue, const CUtensorMap* map_c, int p,
+                                          int q) {
         const int lane = threadIdx.x % 32, warp = threadIdx.x / 32 % 4;
 #pragma unroll
         for (int box = 0; box < N / width; box++) {
+            const auto loaded = epilogue.template load<width>(p + warp * 16, q + box * width);
             if (issuer()) kw::tma_store_wait<Buffers - 1>();
             sync();
             const unsigned buffer = buffers + next * box_bytes;
 #pragma unroll
             for (int j = 0; j < width / 16; j++) {
                 // 16 x 16 sums: the matrices (rows 0-7, columns 0-7), (8-15, 0-7), (0-7, 8-15), (8-15, 8-15)
-                const float* x = &sums[box * (width / 2) + j * 8];
+                float x[8];
+#pragma unroll
+                for (int i = 0; i < 8; i++) x[i] = sums[box * (width / 2) + j * 8 + i];
+                epilogue.apply(x, loaded, j * 2);
+                epilogue.apply(x + 4, loaded, j * 2 + 1);
                 unsigned r0 = kw::pack2<Element>(x[0], x[1]), r1 = kw::pack2<Element>(x[2], x[3]);
                 unsigned r2 = kw::pack2<Element>(x[4], x[5]), r3 = kw::pack2<Element>(x[6], x[7]);
                 if constexpr (Swap) {

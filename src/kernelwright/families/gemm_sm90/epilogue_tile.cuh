@@ -71,23 +71,44 @@ constexpr int staging_bytes = Subtiles * 64 * N * 2;
 /// Writes one warpgroup's sums: those of P's rows first_p + 64 s + (0 to 63) and Q's rows first_q + (0 to N - 1). `staging`:
 /// 128-byte aligned shared memory of this warpgroup, which nobody reads or writes any more. `barrier`: a named barrier of this
 /// warpgroup.
-template <bool Swap, class Element, int Subtiles, int N>
-__device__ __forceinline__ void store_tile(const float (&sums)[Subtiles][N / 2], unsigned staging, const Output<Element>& out,
-                                           int first_p, int first_q, int barrier) {
+template <bool Swap, class Element, int Subtiles, int N, class Epilogue>
+__device__ __forceinline__ void store_tile(const float (&sums)[Subtiles][N / 2], unsigned staging, const Epilogue& epilogue,
+                                           const Output<Element>& out, int first_p, int first_q, int barrier) {
     const int warp = threadIdx.x / 32 % 4, lane = threadIdx.x % 32;
-    auto packed = [&](int s, int i) { return kw::pack2<Element>(sums[s][i], sums[s][i + 1]); };
+    // columns for which the epilogue's loads go out together
+    constexpr int width = Epilogue::identity ? N : N % 32 == 0 ? 32 : N % 16 == 0 ? 16 : 8;
+    // the two (N = 8) or four matrices of fragment j on, rounded
+    unsigned packed[4];
+    auto pack = [&](int s, int j, const auto& loaded) {
+#pragma unroll
+        for (int i = 0; i < (N == 8 ? 1 : 2); i++) {
+            float x[4];
+#pragma unroll
+            for (int e = 0; e < 4; e++) x[e] = sums[s][(j + i) * 4 + e];
+            epilogue.apply(x, loaded, (j + i) % (width / 8));
+            packed[i * 2] = kw::pack2<Element>(x[0], x[1]), packed[i * 2 + 1] = kw::pack2<Element>(x[2], x[3]);
+        }
+    };
     if constexpr (Swap) {  // rows of C are columns of D: all four warps have a part of each, 64 elements together
         using Tile = kw::SwizzledTile<N, Subtiles * 8>;
 #pragma unroll
         for (int s = 0; s < Subtiles; s++) {
             const int chunk = s * 8 + warp * 2 + lane / 8 % 2;
-            if constexpr (N == 8)
-                kw::stmatrix_x2_trans(staging + Tile::offset(lane % 8, chunk), packed(s, 0), packed(s, 2));
-            else
 #pragma unroll
-                for (int j = 0; j < N / 8; j += 2)
-                    kw::stmatrix_x4_trans(staging + Tile::offset((j + lane / 16) * 8 + lane % 8, chunk), packed(s, j * 4),
-                                          packed(s, j * 4 + 2), packed(s, j * 4 + 4), packed(s, j * 4 + 6));
+            for (int first = 0; first < N / 8; first += width / 8) {
+                const auto loaded = epilogue.template load<width>(first_p + s * 64 + warp * 16, first_q + first * 8);
+                if constexpr (N == 8) {
+                    pack(s, 0, loaded);
+                    kw::stmatrix_x2_trans(staging + Tile::offset(lane % 8, chunk), packed[0], packed[1]);
+                } else {
+#pragma unroll
+                    for (int j = first; j < first + width / 8; j += 2) {
+                        pack(s, j, loaded);
+                        kw::stmatrix_x4_trans(staging + Tile::offset((j + lane / 16) * 8 + lane % 8, chunk), packed[0], packed[1],
+                                              packed[2], packed[3]);
+                    }
+                }
+            }
         }
         kw::named_sync(barrier, 128);
         copy_tile<Tile, 128>(staging, threadIdx.x % 128, out, first_q, first_p);
@@ -96,13 +117,21 @@ __device__ __forceinline__ void store_tile(const float (&sums)[Subtiles][N / 2],
 #pragma unroll
         for (int s = 0; s < Subtiles; s++) {
             const unsigned place = staging + (warp * Subtiles + s) * Tile::bytes;
-            if constexpr (N == 8)
-                kw::stmatrix_x2(place + Tile::offset(lane % 16, 0), packed(s, 0), packed(s, 2));
-            else
 #pragma unroll
-                for (int j = 0; j < N / 8; j += 2)
-                    kw::stmatrix_x4(place + Tile::offset(lane % 16, j + lane / 16), packed(s, j * 4), packed(s, j * 4 + 2),
-                                    packed(s, j * 4 + 4), packed(s, j * 4 + 6));
+            for (int first = 0; first < N / 8; first += width / 8) {
+                const auto loaded = epilogue.template load<width>(first_p + s * 64 + warp * 16, first_q + first * 8);
+                if constexpr (N == 8) {
+                    pack(s, 0, loaded);
+                    kw::stmatrix_x2(place + Tile::offset(lane % 16, 0), packed[0], packed[1]);
+                } else {
+#pragma unroll
+                    for (int j = first; j < first + width / 8; j += 2) {
+                        pack(s, j, loaded);
+                        kw::stmatrix_x4(place + Tile::offset(lane % 16, j + lane / 16), packed[0], packed[1], packed[2],
+                                        packed[3]);
+                    }
+                }
+            }
             __syncwarp();
             copy_tile<Tile, 32>(place, lane, out, first_p + s * 64 + warp * 16, first_q);
         }

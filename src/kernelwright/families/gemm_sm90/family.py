@@ -16,8 +16,8 @@ class Scheme(Family):
     scheme: ModuleType
 
     def refuses(self, w: Workload, device: DeviceFacts) -> str | None:
-        if w.problem != "gemm":
-            return "it multiplies matrices only (problem `gemm`)"
+        if w.problem not in ("gemm", "linear"):
+            return "it multiplies matrices only (problems `gemm` and `linear`)"
         if device.sm != 90:
             return "it is written in Hopper's instructions (sm_90a)"
         if w.dtype not in ("fp16", "bf16") or w.accumulate != "fp32":

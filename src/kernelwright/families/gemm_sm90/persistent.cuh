@@ -11,6 +11,7 @@
 // The blocks of a cluster work on neighbouring tiles; each loads its part of what they share and multicasts it.
 #include "kernelwright/barrier.cuh"
 #include "kernelwright/copy.cuh"
+#include "kernelwright/epilogue.cuh"
 #include "kernelwright/layout.cuh"
 #include "kernelwright/mma.cuh"
 #include "kernelwright/numeric.cuh"
@@ -30,6 +31,7 @@ struct Config {
     static constexpr int block_p = 128, block_q = 256, block_k = 64;
     static constexpr int split_k = 1;       // parts of every tile's K
     static constexpr int shared_waves = 0;  // waves whose K all clusters share: the last, partial one (1), the full one before too (2)
+    static constexpr kw::Steps epilogue = {};
     static constexpr bool pingpong = false;
     static constexpr int consumers_p = 2, consumers_q = 1;  // how the consumer warpgroups share a tile; ping-pong: 1, 1
     static constexpr int stages = 4;
@@ -115,7 +117,8 @@ __device__ __forceinline__ Place place_of(int tile, int P, int Q, int rank_p, in
 /// stages, the store buffers, the full and empty barriers, one word for each consumer. partials, counters: where K is cut.
 extern "C" __global__ void __launch_bounds__(threads, 1)
     gemm(const __grid_constant__ CUtensorMap map_p, const __grid_constant__ CUtensorMap map_q,
-         const __grid_constant__ CUtensorMap map_c, int P, int Q, int K, float* partials, int* counters) {
+         const __grid_constant__ CUtensorMap map_c, int P, int Q, int K, float* partials, int* counters,
+         const Element* bias, const Element* addend, int ld_addend, float alpha, float beta) {
     extern __shared__ __align__(1024) unsigned char dynamic_smem[];
     const unsigned ring = kw::shared_address(dynamic_smem), store_buffers = ring + stages * stage_bytes;
     const unsigned full = store_buffers + consumers * Store::warpgroup_bytes, empty = full + stages * 8;
@@ -200,6 +203,7 @@ extern "C" __global__ void __launch_bounds__(threads, 1)
             }
         };
 
+        const kw::Epilogue<Config> epilogue = {bias, addend, ld_addend, alpha, beta, P, Q};
         float sums[slices][subtiles][n / 2];
         Work work = work_of(P, Q, K);
 #pragma unroll 1
@@ -246,7 +250,7 @@ extern "C" __global__ void __launch_bounds__(threads, 1)
             for (int i = 0; i < slices; i++) {
 #pragma unroll
                 for (int s = 0; s < subtiles; s++)
-                    store.store(sums[i][s], &map_c, place.p + share_p * consumer_p + s * 64,
+                    store.store(sums[i][s], epilogue, &map_c, place.p + share_p * consumer_p + s * 64,
                                 place.q + (share_q * slices + i) * n);
             }
         }

@@ -3,6 +3,7 @@
 //
 // Blocks form clusters of cluster_p x cluster_q tiles that share operand tiles by multicast, times split_k blocks that share the
 // tiles' K and add up through distributed shared memory. Each warpgroup has `subtiles` x 64 of the tile's P rows.
+#include "kernelwright/epilogue.cuh"
 #include "kernelwright/pdl.cuh"
 #include "operands.cuh"
 #include "epilogue_tile.cuh"
@@ -15,6 +16,7 @@ struct Config {
     static constexpr bool swap = false;
     static constexpr int block_p = 128, block_q = 128, block_k = 64;
     static constexpr int split_k = 1;
+    static constexpr kw::Steps epilogue = {};
     static constexpr int stages = 6, subtiles = 1;
     static constexpr int cluster_p = 2, cluster_q = 1;
     static constexpr int raster_group = 8;         // cluster rows walked together; 0: blockIdx.y is the tile along Q
@@ -161,7 +163,7 @@ struct Release {
 /// (clusters along P * cluster_blocks, clusters along Q) without raster order; cluster (cluster_blocks, 1, 1).
 extern "C" __global__ void __launch_bounds__(threads, 1)
     gemm(const __grid_constant__ CUtensorMap map_p, const __grid_constant__ CUtensorMap map_q, Element* c, int P, int Q, int K,
-         int ld_c) {
+         int ld_c, const Element* bias, const Element* addend, int ld_addend, float alpha, float beta) {
     extern __shared__ __align__(1024) unsigned char dynamic_smem[];
     const unsigned smem = kw::shared_address(dynamic_smem);
     const int warp = kw::warp_index();
@@ -209,6 +211,7 @@ extern "C" __global__ void __launch_bounds__(threads, 1)
     }
 
     kw::grid_dependency_wait();  // the loads' wait was the producer's; these threads write C, which the predecessor may still read
+    const kw::Epilogue<Config> epilogue = {bias, addend, ld_addend, alpha, beta, P, Q};
     const auto out = Output<Element>::of<Config::swap>(c, ld_c, P, Q);
     if constexpr (split) {
         const unsigned partials = smem + partials_offset, arrived = smem + arrived_offset;
@@ -220,13 +223,13 @@ extern "C" __global__ void __launch_bounds__(threads, 1)
             kw::cluster_arrive_relaxed();
         }
         Reduce::push(sums, partials, arrived, first_row + warp % 4 * 16, at.part, at.first_rank);
-        Reduce::finish(partials, arrived, at.part, threadIdx.x, consumers, out, at.first_p, at.first_q);
+        Reduce::finish(partials, arrived, at.part, threadIdx.x, consumers, epilogue, out, at.first_p, at.first_q);
     } else {
         if constexpr (multicast) kw::cluster_arrive_relaxed();
         kw::named_sync<1>(consumers);  // all warpgroups have read the ring
         const unsigned staging = smem + warp / 4 * staging_bytes<Config::subtiles, Config::block_q>;
-        store_tile<Config::swap, Element, Config::subtiles, Config::block_q>(sums, staging, out, at.first_p + first_row, at.first_q,
-                                                                             2 + warp / 4);
+        store_tile<Config::swap, Element, Config::subtiles, Config::block_q>(sums, staging, epilogue, out, at.first_p + first_row,
+                                                                             at.first_q, 2 + warp / 4);
     }
     if constexpr (multicast && (!split || Config::partials_apart)) {
         __syncwarp();  // the lanes that stored at C's edge come last

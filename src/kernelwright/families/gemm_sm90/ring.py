@@ -8,6 +8,7 @@ from operator import itemgetter
 
 import numpy as np
 
+from kernelwright.families import epilogue
 from kernelwright.families.family import Config, DeviceFacts, Space
 from kernelwright.families.gemm_sm90 import limits, model, sides
 from kernelwright.families.gemm_sm90.limits import ints
@@ -41,11 +42,13 @@ def threads(c: Config) -> int:
     return int(c["block_p"]) // int(c["subtiles"]) * 2 + 32
 
 
-def registers(c: Config) -> tuple[int, int]:
+def registers(c: Config, w: Workload) -> tuple[int, int]:
     """(about what a consumer needs, what a thread can have). Warps get registers in fours, one for each quarter of the multiprocessor: the
     producer warp takes as many as a warpgroup."""
-    subtiles, bq = ints(c, "subtiles", "block_q")
-    return subtiles * bq // 2 + OTHER_REGISTERS, min(255, 65536 // (cdiv(threads(c), 128) * 128) // 8 * 8)
+    subtiles, bq, split = ints(c, "subtiles", "block_q", "split_k")
+    sums = subtiles * bq // 2
+    more = epilogue.registers(w) if split == 1 else 0  # else it comes after the sums have left their registers
+    return sums + OTHER_REGISTERS + (2 * more if sums > 160 else more), min(255, 65536 // (cdiv(threads(c), 128) * 128) // 8 * 8)
 
 
 def illegal(c: Config, w: Workload, device: DeviceFacts) -> str | None:
@@ -73,7 +76,7 @@ def illegal(c: Config, w: Workload, device: DeviceFacts) -> str | None:
         return f"K = {w.axes['K']} has fewer than {split} steps of {bk}"
     if c["raster_group"] == 0 and (reason := limits.too_many_along_y(cdiv(q, bq * cq))):
         return reason
-    return limits.too_many_registers(*registers(c), threads(c)) or limits.too_much_smem(smem_bytes(c, w), device)
+    return limits.too_many_registers(*registers(c, w), threads(c)) or limits.too_much_smem(smem_bytes(c, w), device)
 
 
 def _partial_bytes(c: Config) -> int:
@@ -119,7 +122,7 @@ def plan(c: Config, w: Workload) -> LaunchPlan:
     blocks = cp * cq * split
     clusters_p, clusters_q = f"cdiv({p.extent}, {bp * cp})", f"cdiv({q.extent}, {bq * cq})"
     grid: tuple[Expr, Expr, Expr] = (f"{clusters_p} * {clusters_q} * {blocks}", 1, 1)
-    requires = sides.requires()
+    requires = (*sides.requires(), *epilogue.requires(w))
     if c["raster_group"] == 0:
         grid = (f"{clusters_p} * {blocks}", clusters_q, 1)
         requires = (*requires, f"{clusters_q} <= {limits.GRID_Y}")
@@ -130,6 +133,7 @@ def plan(c: Config, w: Workload) -> LaunchPlan:
             sides.load_map(q, bq, bk, cp),
             TensorArg(name="c"),
             *(ScalarArg(ctype="i32", value=name) for name in (p.extent, q.extent, "K", "ld_c")),
+            *epilogue.args(w),
         ),
         grid=grid,
         block=(threads(c), 1, 1),

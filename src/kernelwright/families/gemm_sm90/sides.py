@@ -11,6 +11,7 @@ from typing import Literal
 
 import numpy as np
 
+from kernelwright.families import epilogue
 from kernelwright.families.family import Config
 from kernelwright.records import TensorMapArg, Workload
 
@@ -76,4 +77,5 @@ def struct(c: Config, w: Workload) -> list[str]:
         f"static constexpr bool p_k_contiguous = {flag(p.k_contiguous)}, q_k_contiguous = {flag(q.k_contiguous)};",
         f"static constexpr bool swap = {flag(c['swap'])};",
         f"static constexpr int block_p = {c['block_p']}, block_q = {c['block_q']}, block_k = {c['block_k']};",
+        epilogue.steps(w),
     ]

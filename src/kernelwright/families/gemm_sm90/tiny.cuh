@@ -5,6 +5,7 @@
 // so its order is free as long as both operands agree: registers 0 and 1 serve as these pairs in one mma, 2 and 3 in the next.
 // Each warp takes its own part of K; the partial sums meet in shared memory and are added in the order of the warps.
 #include "kernelwright/copy.cuh"
+#include "kernelwright/epilogue.cuh"
 #include "kernelwright/layout.cuh"
 #include "kernelwright/mma.cuh"
 #include "kernelwright/numeric.cuh"
@@ -16,6 +17,7 @@ struct Config {
     static constexpr bool p_k_contiguous = true, q_k_contiguous = true;
     static constexpr bool swap = false;
     static constexpr int block_p = 16, block_q = 16, block_k = 32;
+    static constexpr kw::Steps epilogue = {};
     static constexpr int warps = 2;
     static constexpr int batches = 1;         // loads of block_k that each warp makes; warps * batches * block_k is at least K
     static constexpr bool full_tiles = false;  // P, Q and K are multiples: nothing is checked
@@ -87,7 +89,8 @@ __device__ __forceinline__ float4 total(unsigned from) {
     return sum;
 }
 
-__device__ __forceinline__ void store(unsigned tile, Element* c, int ld_c, int first_row, int first_column, int M, int N) {
+__device__ __forceinline__ void store(unsigned tile, const kw::Epilogue<Config>& epilogue, Element* c, int ld_c, int first_row,
+                                      int first_column, int M, int N) {
     constexpr int chunks = columns / 8;
 #pragma unroll
     for (int i = 0; i < kw::ceil_div(rows * chunks, threads); i++) {
@@ -96,9 +99,11 @@ __device__ __forceinline__ void store(unsigned tile, Element* c, int ld_c, int f
         if (rows * chunks % threads != 0 && index >= rows * chunks) break;
         const unsigned from = tile + row * row_bytes + column * 4;
         const float4 low = total(from), high = total(from + 16);
-        const uint4 packed = make_uint4(kw::pack2<Element>(low.x, low.y), kw::pack2<Element>(low.z, low.w),
-                                        kw::pack2<Element>(high.x, high.y), kw::pack2<Element>(high.z, high.w));
         const int m = first_row + row, n = first_column + column;
+        float x[8] = {low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w};
+        epilogue.row_sums(x, m, n);
+        const uint4 packed = make_uint4(kw::pack2<Element>(x[0], x[1]), kw::pack2<Element>(x[2], x[3]),
+                                        kw::pack2<Element>(x[4], x[5]), kw::pack2<Element>(x[6], x[7]));
         Element* to = c + (long long)m * ld_c + n;
         if constexpr (Config::full_tiles && Config::wide_store) {
             kw::store_global_16(to, packed);
@@ -117,7 +122,8 @@ __device__ __forceinline__ void store(unsigned tile, Element* c, int ld_c, int f
 
 /// Grid: (tiles along P, tiles along Q). Dynamic shared memory: warps * tile_bytes. Chunks of 8 along K are whole.
 extern "C" __global__ void __launch_bounds__(threads)
-    gemm(const Element* p, const Element* q, Element* c, int P, int Q, int K, int ld_p, int ld_q, int ld_c) {
+    gemm(const Element* p, const Element* q, Element* c, int P, int Q, int K, int ld_p, int ld_q, int ld_c,
+         const Element* bias, const Element* addend, int ld_addend, float alpha, float beta) {
     extern __shared__ __align__(128) unsigned char dynamic_smem[];
     const int first_p = blockIdx.x * Config::block_p, first_q = blockIdx.y * Config::block_q;
     const int warp = threadIdx.x / 32;
@@ -154,8 +160,9 @@ extern "C" __global__ void __launch_bounds__(threads)
     const unsigned smem = kw::shared_address(dynamic_smem);
     put(sums, smem + warp * tile_bytes);
     __syncthreads();
+    const kw::Epilogue<Config> epilogue = {bias, addend, ld_addend, alpha, beta, P, Q};
     if constexpr (Config::swap)
-        store(smem, c, ld_c, first_q, first_p, Q, P);
+        store(smem, epilogue, c, ld_c, first_q, first_p, Q, P);
     else
-        store(smem, c, ld_c, first_p, first_q, P, Q);
+        store(smem, epilogue, c, ld_c, first_p, first_q, P, Q);
 }

@@ -7,6 +7,7 @@ from operator import itemgetter
 
 import numpy as np
 
+from kernelwright.families import epilogue
 from kernelwright.families.family import Config, DeviceFacts, Space
 from kernelwright.families.gemm_sm90 import limits, model, sides
 from kernelwright.families.gemm_sm90.limits import ints
@@ -83,7 +84,7 @@ def plan(c: Config, w: Workload) -> LaunchPlan:
     p, q = sides.sides(c, w)
     block_p, block_q, block_k, warps = ints(c, *SIZES)
     capacity = batches(c, w) * block_k * warps
-    requires = [*sides.requires(), "K % 8 == 0"]
+    requires = [*sides.requires(), *epilogue.requires(w), "K % 8 == 0"]
     if _full_tiles(c, w):
         requires += [f"{p.extent} % {block_p} == 0", f"{q.extent} % {block_q} == 0", f"K == {capacity}"]
     else:
@@ -94,7 +95,7 @@ def plan(c: Config, w: Workload) -> LaunchPlan:
     scalars = (p.extent, q.extent, "K", f"ld_{p.tensor}", f"ld_{q.tensor}", "ld_c")
     launch = Launch(
         kernel="gemm",
-        args=(*tensors, *(ScalarArg(ctype="i32", value=name) for name in scalars)),
+        args=(*tensors, *(ScalarArg(ctype="i32", value=name) for name in scalars), *epilogue.args(w)),
         grid=(f"cdiv({p.extent}, {block_p})", f"cdiv({q.extent}, {block_q})", 1),
         block=(32 * warps, 1, 1),
         smem=smem_bytes(c, w),

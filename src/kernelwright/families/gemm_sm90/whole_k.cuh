@@ -8,6 +8,7 @@
 // K, and add up through distributed shared memory.
 #include "kernelwright/barrier.cuh"
 #include "kernelwright/copy.cuh"
+#include "kernelwright/epilogue.cuh"
 #include "kernelwright/layout.cuh"
 #include "kernelwright/numeric.cuh"
 #include "kernelwright/pdl.cuh"
@@ -30,6 +31,7 @@ struct Config {
     static constexpr bool swap = true;
     static constexpr int block_p = 64, block_q = 16, block_k = 64;
     static constexpr int split_k = 1;
+    static constexpr kw::Steps epilogue = {};
     static constexpr int stages = 1;  // K of a block / block_k
     static constexpr Load load = Load::cp_async;
     static constexpr Tails tails = Tails::none;
@@ -222,7 +224,7 @@ __device__ __forceinline__ void load_and_multiply(Sums& sums, const Block& b, co
 /// Grid: (tiles along P, tiles along Q, split_k), cluster (1, 1, split_k). K is at most split_k * part_k.
 extern "C" __global__ void __launch_bounds__(threads, 1)
     gemm(const __grid_constant__ Source p, const __grid_constant__ Source q, Element* c, int P, int Q, int K, int ld_p, int ld_q,
-         int ld_c) {
+         int ld_c, const Element* bias, const Element* addend, int ld_addend, float alpha, float beta) {
     extern __shared__ __align__(1024) unsigned char dynamic_smem[];
     const Block b = {kw::shared_address(dynamic_smem), P, Q, K, ld_p, ld_q, int(blockIdx.x) * Config::block_p,
                      int(blockIdx.y) * Config::block_q, Config::split_k > 1 ? int(blockIdx.z) : 0};
@@ -231,15 +233,17 @@ extern "C" __global__ void __launch_bounds__(threads, 1)
     kw::wgmma_wait<0>();
     kw::wgmma_settle(sums[0]);
 
+    const kw::Epilogue<Config> epilogue = {bias, addend, ld_addend, alpha, beta, P, Q};
     const auto out = Output<Element>::of<Config::swap>(c, ld_c, P, Q);
     const unsigned area = b.smem + Config::stages * stage_bytes;
     if constexpr (Config::split_k > 1) {
         kw::cluster_wait();
         Reduce::push<1>(sums, area, b.smem + reduce_barrier, threadIdx.x / 32 * 16, b.part, 0);
-        Reduce::finish(area, b.smem + reduce_barrier, b.part, threadIdx.x, threads, out, b.first_p, b.first_q);
+        Reduce::finish(area, b.smem + reduce_barrier, b.part, threadIdx.x, threads, epilogue, out, b.first_p, b.first_q);
     } else {
         const int warpgroup = b.warpgroup();
-        store_tile<Config::swap, Element, 1, Config::block_q>(sums, area + warpgroup * staging_bytes<1, Config::block_q>, out,
-                                                              b.first_p + warpgroup * 64, b.first_q, 1 + warpgroup);
+        store_tile<Config::swap, Element, 1, Config::block_q>(sums, area + warpgroup * staging_bytes<1, Config::block_q>,
+                                                              epilogue, out, b.first_p + warpgroup * 64, b.first_q,
+                                                              1 + warpgroup);
     }
 }

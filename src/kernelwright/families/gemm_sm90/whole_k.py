@@ -7,6 +7,7 @@ from operator import itemgetter
 
 import numpy as np
 
+from kernelwright.families import epilogue
 from kernelwright.families.family import Config, DeviceFacts, Space
 from kernelwright.families.gemm_sm90 import limits, model, sides
 from kernelwright.families.gemm_sm90.limits import ints
@@ -87,7 +88,7 @@ def plan(c: Config, w: Workload) -> LaunchPlan:
     p, q, *_ = _extents(c, w)
     block_p, block_q, block_k, split = ints(c, *SIZES)
     capacity = stages(c, w) * block_k * split
-    requires = list(sides.requires())
+    requires = [*sides.requires(), *epilogue.requires(w)]
     operands: tuple[Arg, Arg]
     if c["load"] == "tma":
         operands = (sides.load_map(p, block_p, block_k), sides.load_map(q, block_q, block_k))
@@ -105,7 +106,7 @@ def plan(c: Config, w: Workload) -> LaunchPlan:
     scalars = (p.extent, q.extent, "K", f"ld_{p.tensor}", f"ld_{q.tensor}", "ld_c")
     launch = Launch(
         kernel="gemm",
-        args=(*operands, TensorArg(name="c"), *(ScalarArg(ctype="i32", value=name) for name in scalars)),
+        args=(*operands, TensorArg(name="c"), *(ScalarArg(ctype="i32", value=name) for name in scalars), *epilogue.args(w)),
         grid=(f"cdiv({p.extent}, {block_p})", f"cdiv({q.extent}, {block_q})", split),
         block=(2 * block_p, 1, 1),
         cluster=(1, 1, split),

@@ -61,6 +61,8 @@ void store_global(void* to, T v) {
     if (emulator::global_ok(to, sizeof v)) memcpy(to, &v, sizeof v);
 }
 inline unsigned short load_global_2(const void* from) { return load_global<unsigned short>(from); }
+inline unsigned load_global_2_or_zero(const void* from, bool exists) { return exists ? load_global<unsigned short>(from) : 0; }
+inline unsigned load_global_4_or_zero(const void* from, bool exists) { return exists ? load_global<unsigned>(from) : 0; }
 inline uint4 load_global_16(const void* from) { return load_global<uint4>(from); }
 inline float4 load_l2_float4(const float* from) { return load_global<float4>(from); }
 inline float load_l2_float(const float* from) { return load_global<float>(from); }

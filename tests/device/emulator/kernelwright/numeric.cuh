@@ -23,4 +23,6 @@ void unpack2(unsigned packed, float& low, float& high) {
     low = to_float(Element{static_cast<unsigned short>(packed)});
     high = to_float(Element{static_cast<unsigned short>(packed >> 16)});
 }
+inline float exp2_fast(float x) { return exp2f(x); }
+inline float reciprocal_fast(float x) { return 1.f / x; }
 }  // namespace kw
