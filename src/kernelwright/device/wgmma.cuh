@@ -2,6 +2,7 @@
 //
 // Sums of one thread: d[i] is element (row, column) of the 64 x N tile with
 //   row = (warp in warpgroup) * 16 + lane / 4 + i / 2 % 2 * 8,   column = i / 4 * 8 + lane % 4 * 2 + i % 2.
+// Sums in fp16 are packed: bits 0-15 of d[i] are element 2 i, bits 16-31 element 2 i + 1.
 // Order of use: wgmma_fence, any number of wgmma, wgmma_commit, wgmma_wait<groups that may still run>; d must not be touched in between.
 //
 // How operands lie in shared memory (PTX ISA, "Shared memory matrix layout"), Swizzle = 128, 64 or 32 bytes:
@@ -37,83 +38,123 @@ __device__ __forceinline__ void wgmma_settle(float (&d)[Count]) {
 #pragma unroll
     for (int i = 0; i < Count; i++) asm volatile("" : "+f"(d[i])::"memory");
 }
+template <int Count>
+__device__ __forceinline__ void wgmma_settle(unsigned (&d)[Count]) {
+#pragma unroll
+    for (int i = 0; i < Count; i++) asm volatile("" : "+r"(d[i])::"memory");
+}
 
-// The operand lists of the instruction, eight registers at a time: KW_SUMS8_j are %8j to %(8j+7).
-#define KW_SUMS8_0 "%0, %1, %2, %3, %4, %5, %6, %7"
-#define KW_SUMS8_1 "%8, %9, %10, %11, %12, %13, %14, %15"
-#define KW_SUMS8_2 "%16, %17, %18, %19, %20, %21, %22, %23"
-#define KW_SUMS8_3 "%24, %25, %26, %27, %28, %29, %30, %31"
-#define KW_SUMS8_4 "%32, %33, %34, %35, %36, %37, %38, %39"
-#define KW_SUMS8_5 "%40, %41, %42, %43, %44, %45, %46, %47"
-#define KW_SUMS8_6 "%48, %49, %50, %51, %52, %53, %54, %55"
-#define KW_SUMS8_7 "%56, %57, %58, %59, %60, %61, %62, %63"
-#define KW_SUMS8_8 "%64, %65, %66, %67, %68, %69, %70, %71"
-#define KW_SUMS8_9 "%72, %73, %74, %75, %76, %77, %78, %79"
-#define KW_SUMS8_10 "%80, %81, %82, %83, %84, %85, %86, %87"
-#define KW_SUMS8_11 "%88, %89, %90, %91, %92, %93, %94, %95"
-#define KW_SUMS8_12 "%96, %97, %98, %99, %100, %101, %102, %103"
-#define KW_SUMS8_13 "%104, %105, %106, %107, %108, %109, %110, %111"
-#define KW_SUMS8_14 "%112, %113, %114, %115, %116, %117, %118, %119"
-#define KW_SUMS8_15 "%120, %121, %122, %123, %124, %125, %126, %127"
-#define KW_BIND8(i) "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3]), "+f"(d[i + 4]), "+f"(d[i + 5]), "+f"(d[i + 6]), "+f"(d[i + 7])
+// KW_REGISTERSn(FIRST, NEXT): FIRST(0) NEXT(1) ... NEXT(n - 1), the registers of the sums in the instruction's text, or bound to d.
+#define KW_REGISTERS2(FIRST, NEXT) FIRST(0) NEXT(1)
+#define KW_REGISTERS4(FIRST, NEXT) KW_REGISTERS2(FIRST, NEXT) NEXT(2) NEXT(3)
+#define KW_REGISTERS8(FIRST, NEXT) KW_REGISTERS4(FIRST, NEXT) NEXT(4) NEXT(5) NEXT(6) NEXT(7)
+#define KW_REGISTERS12(FIRST, NEXT) KW_REGISTERS8(FIRST, NEXT) NEXT(8) NEXT(9) NEXT(10) NEXT(11)
+#define KW_REGISTERS16(FIRST, NEXT) KW_REGISTERS12(FIRST, NEXT) NEXT(12) NEXT(13) NEXT(14) NEXT(15)
+#define KW_REGISTERS20(FIRST, NEXT) KW_REGISTERS16(FIRST, NEXT) NEXT(16) NEXT(17) NEXT(18) NEXT(19)
+#define KW_REGISTERS24(FIRST, NEXT) KW_REGISTERS20(FIRST, NEXT) NEXT(20) NEXT(21) NEXT(22) NEXT(23)
+#define KW_REGISTERS28(FIRST, NEXT) KW_REGISTERS24(FIRST, NEXT) NEXT(24) NEXT(25) NEXT(26) NEXT(27)
+#define KW_REGISTERS32(FIRST, NEXT) KW_REGISTERS28(FIRST, NEXT) NEXT(28) NEXT(29) NEXT(30) NEXT(31)
+#define KW_REGISTERS36(FIRST, NEXT) KW_REGISTERS32(FIRST, NEXT) NEXT(32) NEXT(33) NEXT(34) NEXT(35)
+#define KW_REGISTERS40(FIRST, NEXT) KW_REGISTERS36(FIRST, NEXT) NEXT(36) NEXT(37) NEXT(38) NEXT(39)
+#define KW_REGISTERS44(FIRST, NEXT) KW_REGISTERS40(FIRST, NEXT) NEXT(40) NEXT(41) NEXT(42) NEXT(43)
+#define KW_REGISTERS48(FIRST, NEXT) KW_REGISTERS44(FIRST, NEXT) NEXT(44) NEXT(45) NEXT(46) NEXT(47)
+#define KW_REGISTERS52(FIRST, NEXT) KW_REGISTERS48(FIRST, NEXT) NEXT(48) NEXT(49) NEXT(50) NEXT(51)
+#define KW_REGISTERS56(FIRST, NEXT) KW_REGISTERS52(FIRST, NEXT) NEXT(52) NEXT(53) NEXT(54) NEXT(55)
+#define KW_REGISTERS60(FIRST, NEXT) KW_REGISTERS56(FIRST, NEXT) NEXT(56) NEXT(57) NEXT(58) NEXT(59)
+#define KW_REGISTERS64(FIRST, NEXT) KW_REGISTERS60(FIRST, NEXT) NEXT(60) NEXT(61) NEXT(62) NEXT(63)
+#define KW_REGISTERS72(FIRST, NEXT) KW_REGISTERS64(FIRST, NEXT) NEXT(64) NEXT(65) NEXT(66) NEXT(67) NEXT(68) NEXT(69) NEXT(70) NEXT(71)
+#define KW_REGISTERS80(FIRST, NEXT) KW_REGISTERS72(FIRST, NEXT) NEXT(72) NEXT(73) NEXT(74) NEXT(75) NEXT(76) NEXT(77) NEXT(78) NEXT(79)
+#define KW_REGISTERS88(FIRST, NEXT) KW_REGISTERS80(FIRST, NEXT) NEXT(80) NEXT(81) NEXT(82) NEXT(83) NEXT(84) NEXT(85) NEXT(86) NEXT(87)
+#define KW_REGISTERS96(FIRST, NEXT) KW_REGISTERS88(FIRST, NEXT) NEXT(88) NEXT(89) NEXT(90) NEXT(91) NEXT(92) NEXT(93) NEXT(94) NEXT(95)
+#define KW_REGISTERS104(FIRST, NEXT) KW_REGISTERS96(FIRST, NEXT) NEXT(96) NEXT(97) NEXT(98) NEXT(99) NEXT(100) NEXT(101) NEXT(102) NEXT(103)
+#define KW_REGISTERS112(FIRST, NEXT) KW_REGISTERS104(FIRST, NEXT) NEXT(104) NEXT(105) NEXT(106) NEXT(107) NEXT(108) NEXT(109) NEXT(110) NEXT(111)
+#define KW_REGISTERS120(FIRST, NEXT) KW_REGISTERS112(FIRST, NEXT) NEXT(112) NEXT(113) NEXT(114) NEXT(115) NEXT(116) NEXT(117) NEXT(118) NEXT(119)
+#define KW_REGISTERS128(FIRST, NEXT) KW_REGISTERS120(FIRST, NEXT) NEXT(120) NEXT(121) NEXT(122) NEXT(123) NEXT(124) NEXT(125) NEXT(126) NEXT(127)
+#define KW_TEXT_FIRST(i) "%" #i
+#define KW_TEXT(i) ", %" #i
+#define KW_F32_FIRST(i) "+f"(d[i])
+#define KW_F32(i) , "+f"(d[i])
+#define KW_F16X2_FIRST(i) "+r"(d[i])
+#define KW_F16X2(i) , "+r"(d[i])
 
-/// d = a * b + (accumulate ? d : 0). TransposedA, TransposedB: the operand is M or N contiguous.
+/// d = a * b + (accumulate ? d : 0). TransposedA, TransposedB: the operand is M or N contiguous. Sums in fp16 round in every step of 16
+/// along K: only for callers who asked for it.
 template <class Element, int N, bool TransposedA, bool TransposedB>
 struct Wgmma;
 
-// KW_WGMMA(N, list of sums, numbers of the four operands after them, bindings)
-#define KW_WGMMA_TYPE(N, TYPE, SUMS, A, B, S, TA, TB, ...)                                                                   \
-    asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %" #S ", 0;\nwgmma.mma_async.sync.aligned.m64n" #N "k16.f32." TYPE "." TYPE   \
-                 " {" SUMS "}, %" #A ", %" #B ", p, 1, 1, %" #TA ", %" #TB ";\n}"                                              \
-                 : __VA_ARGS__                                                                                               \
+// `SUMS` registers of sums, which are operands 0 to SUMS - 1; the numbers of the other operands after a.
+#define KW_WGMMA_TYPES(N, D, AB, BIND, SUMS, B, S, TA, TB)                                                                   \
+    asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %" #S ", 0;\nwgmma.mma_async.sync.aligned.m64n" #N "k16." D "." AB "." AB \
+                 " {" KW_REGISTERS##SUMS(KW_TEXT_FIRST, KW_TEXT) "}, %" #SUMS ", %" #B ", p, 1, 1, %" #TA ", %" #TB ";\n}"    \
+                 : KW_REGISTERS##SUMS(BIND##_FIRST, BIND)                                                                    \
                  : "l"(a), "l"(b), "r"(static_cast<int>(accumulate)), "n"(TransposedA), "n"(TransposedB))
-#define KW_WGMMA(N, SUMS, A, B, S, TA, TB, ...)                                                                              \
+// KW_WGMMA(N, (operands with sums in fp32), (operands with sums in fp16))
+#define KW_WGMMA(N, SUMS, B, S, TA, TB, HALF_SUMS, HALF_B, HALF_S, HALF_TA, HALF_TB)                                         \
     template <class Element, bool TransposedA, bool TransposedB>                                                             \
     struct Wgmma<Element, N, TransposedA, TransposedB> {                                                                     \
         static __device__ __forceinline__ void run(float (&d)[N / 2], unsigned long long a, unsigned long long b,            \
                                                    bool accumulate) {                                                        \
             if constexpr (is_bf16<Element>)                                                                                  \
-                KW_WGMMA_TYPE(N, "bf16", SUMS, A, B, S, TA, TB, __VA_ARGS__);                                                \
+                KW_WGMMA_TYPES(N, "f32", "bf16", KW_F32, SUMS, B, S, TA, TB);                                                \
             else                                                                                                             \
-                KW_WGMMA_TYPE(N, "f16", SUMS, A, B, S, TA, TB, __VA_ARGS__);                                                 \
+                KW_WGMMA_TYPES(N, "f32", "f16", KW_F32, SUMS, B, S, TA, TB);                                                 \
+        }                                                                                                                    \
+        static __device__ __forceinline__ void run(unsigned (&d)[N / 4], unsigned long long a, unsigned long long b,         \
+                                                   bool accumulate) {                                                        \
+            static_assert(!is_bf16<Element>, "sums in fp16 are of fp16 products");                                           \
+            KW_WGMMA_TYPES(N, "f16", "f16", KW_F16X2, HALF_SUMS, HALF_B, HALF_S, HALF_TA, HALF_TB);                          \
         }                                                                                                                    \
     };
 
-KW_WGMMA(8, "%0, %1, %2, %3", 4, 5, 6, 7, 8, "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]))
-KW_WGMMA(16, KW_SUMS8_0, 8, 9, 10, 11, 12, KW_BIND8(0))
-KW_WGMMA(32, KW_SUMS8_0 ", " KW_SUMS8_1, 16, 17, 18, 19, 20, KW_BIND8(0), KW_BIND8(8))
-KW_WGMMA(48, KW_SUMS8_0 ", " KW_SUMS8_1 ", " KW_SUMS8_2, 24, 25, 26, 27, 28, KW_BIND8(0), KW_BIND8(8), KW_BIND8(16))
-KW_WGMMA(64, KW_SUMS8_0 ", " KW_SUMS8_1 ", " KW_SUMS8_2 ", " KW_SUMS8_3, 32, 33, 34, 35, 36, KW_BIND8(0), KW_BIND8(8), KW_BIND8(16), KW_BIND8(24))
-KW_WGMMA(80, KW_SUMS8_0 ", " KW_SUMS8_1 ", " KW_SUMS8_2 ", " KW_SUMS8_3 ", " KW_SUMS8_4, 40, 41, 42, 43, 44, KW_BIND8(0), KW_BIND8(8), KW_BIND8(16), KW_BIND8(24), KW_BIND8(32))
-KW_WGMMA(96, KW_SUMS8_0 ", " KW_SUMS8_1 ", " KW_SUMS8_2 ", " KW_SUMS8_3 ", " KW_SUMS8_4 ", " KW_SUMS8_5, 48, 49, 50, 51, 52, KW_BIND8(0), KW_BIND8(8), KW_BIND8(16), KW_BIND8(24), KW_BIND8(32), KW_BIND8(40))
-KW_WGMMA(112, KW_SUMS8_0 ", " KW_SUMS8_1 ", " KW_SUMS8_2 ", " KW_SUMS8_3 ", " KW_SUMS8_4 ", " KW_SUMS8_5 ", " KW_SUMS8_6, 56, 57, 58, 59, 60, KW_BIND8(0), KW_BIND8(8), KW_BIND8(16), KW_BIND8(24), KW_BIND8(32), KW_BIND8(40), KW_BIND8(48))
-KW_WGMMA(128, KW_SUMS8_0 ", " KW_SUMS8_1 ", " KW_SUMS8_2 ", " KW_SUMS8_3 ", " KW_SUMS8_4 ", " KW_SUMS8_5 ", " KW_SUMS8_6 ", " KW_SUMS8_7, 64, 65, 66, 67, 68, KW_BIND8(0), KW_BIND8(8), KW_BIND8(16), KW_BIND8(24), KW_BIND8(32), KW_BIND8(40), KW_BIND8(48), KW_BIND8(56))
-KW_WGMMA(144, KW_SUMS8_0 ", " KW_SUMS8_1 ", " KW_SUMS8_2 ", " KW_SUMS8_3 ", " KW_SUMS8_4 ", " KW_SUMS8_5 ", " KW_SUMS8_6 ", " KW_SUMS8_7 ", " KW_SUMS8_8, 72, 73, 74, 75, 76, KW_BIND8(0), KW_BIND8(8), KW_BIND8(16), KW_BIND8(24), KW_BIND8(32), KW_BIND8(40), KW_BIND8(48), KW_BIND8(56), KW_BIND8(64))
-KW_WGMMA(160, KW_SUMS8_0 ", " KW_SUMS8_1 ", " KW_SUMS8_2 ", " KW_SUMS8_3 ", " KW_SUMS8_4 ", " KW_SUMS8_5 ", " KW_SUMS8_6 ", " KW_SUMS8_7 ", " KW_SUMS8_8 ", " KW_SUMS8_9, 80, 81, 82, 83, 84, KW_BIND8(0), KW_BIND8(8), KW_BIND8(16), KW_BIND8(24), KW_BIND8(32), KW_BIND8(40), KW_BIND8(48), KW_BIND8(56), KW_BIND8(64), KW_BIND8(72))
-KW_WGMMA(176, KW_SUMS8_0 ", " KW_SUMS8_1 ", " KW_SUMS8_2 ", " KW_SUMS8_3 ", " KW_SUMS8_4 ", " KW_SUMS8_5 ", " KW_SUMS8_6 ", " KW_SUMS8_7 ", " KW_SUMS8_8 ", " KW_SUMS8_9 ", " KW_SUMS8_10, 88, 89, 90, 91, 92, KW_BIND8(0), KW_BIND8(8), KW_BIND8(16), KW_BIND8(24), KW_BIND8(32), KW_BIND8(40), KW_BIND8(48), KW_BIND8(56), KW_BIND8(64), KW_BIND8(72), KW_BIND8(80))
-KW_WGMMA(192, KW_SUMS8_0 ", " KW_SUMS8_1 ", " KW_SUMS8_2 ", " KW_SUMS8_3 ", " KW_SUMS8_4 ", " KW_SUMS8_5 ", " KW_SUMS8_6 ", " KW_SUMS8_7 ", " KW_SUMS8_8 ", " KW_SUMS8_9 ", " KW_SUMS8_10 ", " KW_SUMS8_11, 96, 97, 98, 99, 100, KW_BIND8(0), KW_BIND8(8), KW_BIND8(16), KW_BIND8(24), KW_BIND8(32), KW_BIND8(40), KW_BIND8(48), KW_BIND8(56), KW_BIND8(64), KW_BIND8(72), KW_BIND8(80), KW_BIND8(88))
-KW_WGMMA(208, KW_SUMS8_0 ", " KW_SUMS8_1 ", " KW_SUMS8_2 ", " KW_SUMS8_3 ", " KW_SUMS8_4 ", " KW_SUMS8_5 ", " KW_SUMS8_6 ", " KW_SUMS8_7 ", " KW_SUMS8_8 ", " KW_SUMS8_9 ", " KW_SUMS8_10 ", " KW_SUMS8_11 ", " KW_SUMS8_12, 104, 105, 106, 107, 108, KW_BIND8(0), KW_BIND8(8), KW_BIND8(16), KW_BIND8(24), KW_BIND8(32), KW_BIND8(40), KW_BIND8(48), KW_BIND8(56), KW_BIND8(64), KW_BIND8(72), KW_BIND8(80), KW_BIND8(88), KW_BIND8(96))
-KW_WGMMA(224, KW_SUMS8_0 ", " KW_SUMS8_1 ", " KW_SUMS8_2 ", " KW_SUMS8_3 ", " KW_SUMS8_4 ", " KW_SUMS8_5 ", " KW_SUMS8_6 ", " KW_SUMS8_7 ", " KW_SUMS8_8 ", " KW_SUMS8_9 ", " KW_SUMS8_10 ", " KW_SUMS8_11 ", " KW_SUMS8_12 ", " KW_SUMS8_13, 112, 113, 114, 115, 116, KW_BIND8(0), KW_BIND8(8), KW_BIND8(16), KW_BIND8(24), KW_BIND8(32), KW_BIND8(40), KW_BIND8(48), KW_BIND8(56), KW_BIND8(64), KW_BIND8(72), KW_BIND8(80), KW_BIND8(88), KW_BIND8(96), KW_BIND8(104))
-KW_WGMMA(240, KW_SUMS8_0 ", " KW_SUMS8_1 ", " KW_SUMS8_2 ", " KW_SUMS8_3 ", " KW_SUMS8_4 ", " KW_SUMS8_5 ", " KW_SUMS8_6 ", " KW_SUMS8_7 ", " KW_SUMS8_8 ", " KW_SUMS8_9 ", " KW_SUMS8_10 ", " KW_SUMS8_11 ", " KW_SUMS8_12 ", " KW_SUMS8_13 ", " KW_SUMS8_14, 120, 121, 122, 123, 124, KW_BIND8(0), KW_BIND8(8), KW_BIND8(16), KW_BIND8(24), KW_BIND8(32), KW_BIND8(40), KW_BIND8(48), KW_BIND8(56), KW_BIND8(64), KW_BIND8(72), KW_BIND8(80), KW_BIND8(88), KW_BIND8(96), KW_BIND8(104), KW_BIND8(112))
-KW_WGMMA(256, KW_SUMS8_0 ", " KW_SUMS8_1 ", " KW_SUMS8_2 ", " KW_SUMS8_3 ", " KW_SUMS8_4 ", " KW_SUMS8_5 ", " KW_SUMS8_6 ", " KW_SUMS8_7 ", " KW_SUMS8_8 ", " KW_SUMS8_9 ", " KW_SUMS8_10 ", " KW_SUMS8_11 ", " KW_SUMS8_12 ", " KW_SUMS8_13 ", " KW_SUMS8_14 ", " KW_SUMS8_15, 128, 129, 130, 131, 132, KW_BIND8(0), KW_BIND8(8), KW_BIND8(16), KW_BIND8(24), KW_BIND8(32), KW_BIND8(40), KW_BIND8(48), KW_BIND8(56), KW_BIND8(64), KW_BIND8(72), KW_BIND8(80), KW_BIND8(88), KW_BIND8(96), KW_BIND8(104), KW_BIND8(112), KW_BIND8(120))
+KW_WGMMA(8, 4, 5, 6, 7, 8, 2, 3, 4, 5, 6)
+KW_WGMMA(16, 8, 9, 10, 11, 12, 4, 5, 6, 7, 8)
+KW_WGMMA(32, 16, 17, 18, 19, 20, 8, 9, 10, 11, 12)
+KW_WGMMA(48, 24, 25, 26, 27, 28, 12, 13, 14, 15, 16)
+KW_WGMMA(64, 32, 33, 34, 35, 36, 16, 17, 18, 19, 20)
+KW_WGMMA(80, 40, 41, 42, 43, 44, 20, 21, 22, 23, 24)
+KW_WGMMA(96, 48, 49, 50, 51, 52, 24, 25, 26, 27, 28)
+KW_WGMMA(112, 56, 57, 58, 59, 60, 28, 29, 30, 31, 32)
+KW_WGMMA(128, 64, 65, 66, 67, 68, 32, 33, 34, 35, 36)
+KW_WGMMA(144, 72, 73, 74, 75, 76, 36, 37, 38, 39, 40)
+KW_WGMMA(160, 80, 81, 82, 83, 84, 40, 41, 42, 43, 44)
+KW_WGMMA(176, 88, 89, 90, 91, 92, 44, 45, 46, 47, 48)
+KW_WGMMA(192, 96, 97, 98, 99, 100, 48, 49, 50, 51, 52)
+KW_WGMMA(208, 104, 105, 106, 107, 108, 52, 53, 54, 55, 56)
+KW_WGMMA(224, 112, 113, 114, 115, 116, 56, 57, 58, 59, 60)
+KW_WGMMA(240, 120, 121, 122, 123, 124, 60, 61, 62, 63, 64)
+KW_WGMMA(256, 128, 129, 130, 131, 132, 64, 65, 66, 67, 68)
 #undef KW_WGMMA
-#undef KW_WGMMA_TYPE
-#undef KW_BIND8
-#undef KW_SUMS8_0
-#undef KW_SUMS8_1
-#undef KW_SUMS8_2
-#undef KW_SUMS8_3
-#undef KW_SUMS8_4
-#undef KW_SUMS8_5
-#undef KW_SUMS8_6
-#undef KW_SUMS8_7
-#undef KW_SUMS8_8
-#undef KW_SUMS8_9
-#undef KW_SUMS8_10
-#undef KW_SUMS8_11
-#undef KW_SUMS8_12
-#undef KW_SUMS8_13
-#undef KW_SUMS8_14
-#undef KW_SUMS8_15
+#undef KW_WGMMA_TYPES
+#undef KW_F16X2
+#undef KW_F16X2_FIRST
+#undef KW_F32
+#undef KW_F32_FIRST
+#undef KW_TEXT
+#undef KW_TEXT_FIRST
+#undef KW_REGISTERS2
+#undef KW_REGISTERS4
+#undef KW_REGISTERS8
+#undef KW_REGISTERS12
+#undef KW_REGISTERS16
+#undef KW_REGISTERS20
+#undef KW_REGISTERS24
+#undef KW_REGISTERS28
+#undef KW_REGISTERS32
+#undef KW_REGISTERS36
+#undef KW_REGISTERS40
+#undef KW_REGISTERS44
+#undef KW_REGISTERS48
+#undef KW_REGISTERS52
+#undef KW_REGISTERS56
+#undef KW_REGISTERS60
+#undef KW_REGISTERS64
+#undef KW_REGISTERS72
+#undef KW_REGISTERS80
+#undef KW_REGISTERS88
+#undef KW_REGISTERS96
+#undef KW_REGISTERS104
+#undef KW_REGISTERS112
+#undef KW_REGISTERS120
+#undef KW_REGISTERS128
 
 }  // namespace kw

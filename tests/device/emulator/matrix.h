@@ -66,6 +66,18 @@ inline void check_fenced(const MatrixOperation& op, int first_row) {
 inline int sum_row(int lane, int i) { return lane / 4 + i / 2 % 2 * 8; }
 inline int sum_column(int lane, int i) { return i / 4 * 8 + lane % 4 * 2 + i % 2; }
 
+/// Sum i of a lane, in fp32 or fp16.
+inline float sum_of(const void* sums, int i, bool fp16) {
+    return fp16 ? half_to_float(static_cast<const unsigned short*>(sums)[i]) : static_cast<const float*>(sums)[i];
+}
+inline void put_sum(void* sums, int i, bool fp16, float value) {
+    if (fp16)
+        static_cast<unsigned short*>(sums)[i] = float_to_half(value);
+    else
+        static_cast<float*>(sums)[i] = value;
+}
+
+/// Sums in fp16 are rounded once, after all 16 products: hardware may round oftener.
 inline void multiply(const MatrixOperation& op, float* sums) {
     const int n = op.n;
     if (!op.accumulate) memset(sums, 0, sizeof(float) * 16 * n);
@@ -76,12 +88,13 @@ inline void multiply(const MatrixOperation& op, float* sums) {
             const float* q = &op.q_values[k * n];
             for (int column = 0; column < n; column++) to[column] += p * q[column];
         }
+        for (int column = 0; op.fp16_sums && column < n; column++) to[column] = half_to_float(float_to_half(to[column]));
     }
 }
 
 struct MatrixArguments {
     unsigned long long p, q;
-    float* sums;
+    void* sums;
     int accumulate;
 };
 
@@ -109,8 +122,8 @@ inline void issue_matrix(const Lanes* lanes, MatrixOperation op) {
         for (int l = 0; l < 32; l++) {
             sums.lanes[l] = all[l].sums;
             for (int i = 0; i < op.n / 2; i++) {
-                sums.values[sum_row(l, i) * op.n + sum_column(l, i)] = all[l].sums[i];
-                all[l].sums[i] = NAN;
+                sums.values[sum_row(l, i) * op.n + sum_column(l, i)] = sum_of(all[l].sums, i, op.fp16_sums);
+                put_sum(all[l].sums, i, op.fp16_sums, NAN);
             }
         }
     }
@@ -130,7 +143,8 @@ inline void finish_matrix(int up_to_group) {
         multiply(op, sums.values.data());
         if (--sums.users == 0) {
             for (int l = 0; l < 32; l++)
-                for (int i = 0; i < op.n / 2; i++) sums.lanes[l][i] = sums.values[sum_row(l, i) * op.n + sum_column(l, i)];
+                for (int i = 0; i < op.n / 2; i++)
+                    put_sum(sums.lanes[l], i, op.fp16_sums, sums.values[sum_row(l, i) * op.n + sum_column(l, i)]);
             warp.sums.erase(op.key);
             warp.fenced = false;
         }

@@ -42,7 +42,7 @@ using Lanes = unsigned char[32];
 
 /// The sums of one warp, 16 rows of n, while wgmma works on them.
 struct Sums {
-    float* lanes[32];
+    void* lanes[32];
     int n, users;
     std::vector<float> values;
 };
@@ -50,8 +50,8 @@ struct Sums {
 struct MatrixOperation {
     unsigned long long p, q;  // descriptors
     int n, group;
-    bool accumulate, bf16, transposed_p, transposed_q, read;
-    float* key;                             // into Warp::sums
+    bool accumulate, bf16, fp16_sums, transposed_p, transposed_q, read;
+    void* key;                              // into Warp::sums
     std::vector<float> p_values, q_values;  // 16 x 16 and 16 (k) x n, once read
 };
 
@@ -63,7 +63,7 @@ struct Warp {
     int laziness;
     // wgmma
     std::deque<MatrixOperation> operations;
-    std::map<float*, Sums> sums;
+    std::map<void*, Sums> sums;
     int matrix_group;
     size_t matrix_count;
     bool fenced;

@@ -11,7 +11,8 @@ from kernelwright.records import Candidate, Workload
 
 
 class Scheme(Family):
-    """fp16 and bf16 in and out, fp32 accumulation, any layout. `scheme` is the Python module beside the kernel of the same name."""
+    """fp16 and bf16 in and out, any layout. Sums are fp32, or fp16 for fp16 Workloads that say so, which no config chooses. `scheme` is the
+    Python module beside the kernel of the same name."""
 
     scheme: ModuleType
 
@@ -20,8 +21,8 @@ class Scheme(Family):
             return "it multiplies matrices only (problems `gemm` and `linear`)"
         if device.sm != 90:
             return "it is written in Hopper's instructions (sm_90a)"
-        if w.dtype not in ("fp16", "bf16") or w.accumulate != "fp32":
-            return f"it multiplies fp16 and bf16 and accumulates in fp32, not {w.dtype} in {w.accumulate}"
+        if (w.dtype, w.accumulate) not in (("fp16", "fp32"), ("bf16", "fp32"), ("fp16", "fp16")):
+            return f"it multiplies fp16 and bf16 and accumulates in fp32, or fp16 in fp16, not {w.dtype} in {w.accumulate}"
         if w.layout not in ("nn", "nt", "tn", "tt"):
             return f"layout {w.layout!r} is none of nn, nt, tn, tt"
         if big := [f"{axis} = {size}" for axis, size in w.axes.items() if size >= 2**31 - 256]:

@@ -76,9 +76,9 @@ struct Operand<Rows, K, false> {
     }
 };
 
-/// All wgmma of one stage: Subtiles sums of 64 x N each, P's rows from `first_row` on.
-template <class Element, class P, class Q, int Subtiles, int N, int K>
-__device__ __forceinline__ void multiply_stage(float (&sums)[Subtiles][N / 2], unsigned p, int first_row, unsigned q, bool accumulate) {
+/// All wgmma of one stage: Subtiles sums of 64 x N each, P's rows from `first_row` on. Sums: an array as Wgmma takes it.
+template <class Element, class P, class Q, int Subtiles, int N, int K, class Sums>
+__device__ __forceinline__ void multiply_stage(Sums (&sums)[Subtiles], unsigned p, int first_row, unsigned q, bool accumulate) {
 #pragma unroll
     for (int k = 0; k < K / 16; k++) {
 #pragma unroll

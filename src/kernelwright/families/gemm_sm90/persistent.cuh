@@ -21,6 +21,7 @@
 #include "operands.cuh"
 #include "epilogue_store.cuh"
 #include "schedule.cuh"
+#include "sums.cuh"
 #include "workspace_reduce.cuh"
 
 // config: begin (render.py fills in another)
@@ -28,6 +29,7 @@ struct Config {
     using Element = kw::f16;
     static constexpr bool p_k_contiguous = true, q_k_contiguous = true;
     static constexpr bool swap = false;
+    static constexpr bool fp16_accumulate = false;
     static constexpr int block_p = 128, block_q = 256, block_k = 64;
     static constexpr int split_k = 1;       // parts of every tile's K
     static constexpr int shared_waves = 0;  // waves whose K all clusters share: the last, partial one (1), the full one before too (2)
@@ -204,7 +206,7 @@ extern "C" __global__ void __launch_bounds__(threads, 1)
         };
 
         const kw::Epilogue<Config> epilogue = {bias, addend, ld_addend, alpha, beta, P, Q};
-        float sums[slices][subtiles][n / 2];
+        RunningSums<n / 2, Config::fp16_accumulate>::Array running[slices][subtiles];
         Work work = work_of(P, Q, K);
 #pragma unroll 1
         for (int turn = 0; work.more(); turn++) {
@@ -224,7 +226,7 @@ extern "C" __global__ void __launch_bounds__(threads, 1)
 #pragma unroll
                 for (int i = 0; i < slices; i++)
                     multiply_stage<Element, OperandP, OperandQ, subtiles, n, Config::block_k>(
-                        sums[i], p, share_p * consumer_p, q + i * OperandQ::bytes, step > 0);
+                        running[i], p, share_p * consumer_p, q + i * OperandQ::bytes, step > 0);
                 kw::wgmma_commit();
                 kw::wgmma_wait<1>();
                 if (step > 0) release(previous);
@@ -237,8 +239,10 @@ extern "C" __global__ void __launch_bounds__(threads, 1)
 #pragma unroll
             for (int i = 0; i < slices; i++) {
 #pragma unroll
-                for (int s = 0; s < subtiles; s++) kw::wgmma_settle(sums[i][s]);
+                for (int s = 0; s < subtiles; s++) kw::wgmma_settle(running[i][s]);
             }
+            float room[slices][subtiles][n / 2];
+            auto& sums = as_floats(running, room);
             if constexpr (Work::cuts) {
                 if (item.steps < work.k_steps) {
                     const Work::Meeting meeting = work.meeting(item.tile);

@@ -6,6 +6,7 @@
 #include "kernelwright/epilogue.cuh"
 #include "kernelwright/pdl.cuh"
 #include "operands.cuh"
+#include "sums.cuh"
 #include "epilogue_tile.cuh"
 #include "cluster_reduce.cuh"
 
@@ -14,6 +15,7 @@ struct Config {
     using Element = kw::f16;
     static constexpr bool p_k_contiguous = true, q_k_contiguous = false;
     static constexpr bool swap = false;
+    static constexpr bool fp16_accumulate = false;
     static constexpr int block_p = 128, block_q = 128, block_k = 64;
     static constexpr int split_k = 1;
     static constexpr kw::Steps epilogue = {};
@@ -180,7 +182,8 @@ extern "C" __global__ void __launch_bounds__(threads, 1)
         return;
     }
 
-    float sums[Config::subtiles][Config::block_q / 2];  // the first step overwrites them
+    // the first step overwrites them
+    RunningSums<Config::block_q / 2, Config::fp16_accumulate>::Array running[Config::subtiles];
     const int first_row = warp / 4 * warpgroup_rows;
     __syncthreads();
     if constexpr (cluster_blocks > 1) kw::cluster_arrive_relaxed();
@@ -193,7 +196,7 @@ extern "C" __global__ void __launch_bounds__(threads, 1)
         kw::barrier_wait(smem + full_offset + slot.index * 8, slot.phase);
         kw::wgmma_fence();
         multiply_stage<Element, OperandP, OperandQ, Config::subtiles, Config::block_q, Config::block_k>(
-            sums, stage, first_row, stage + OperandP::bytes, step > 0);
+            running, stage, first_row, stage + OperandP::bytes, step > 0);
         kw::wgmma_commit();
         kw::wgmma_wait<1>();  // the previous step's have read their slot
         // only if it will be filled again: so the producer waits for all arrivals, and none comes when the block has left
@@ -203,12 +206,14 @@ extern "C" __global__ void __launch_bounds__(threads, 1)
     kw::wgmma_wait<0>();
 #pragma unroll
     for (int s = 0; s < Config::subtiles; s++) {
-        kw::wgmma_settle(sums[s]);
+        kw::wgmma_settle(running[s]);
         if (split && at.steps == 0) {  // K has fewer steps than parts
 #pragma unroll
-            for (float& sum : sums[s]) sum = 0.f;
+            for (auto& sum : running[s]) sum = 0;
         }
     }
+    float room[Config::subtiles][Config::block_q / 2];
+    auto& sums = as_floats(running, room);
 
     kw::grid_dependency_wait();  // the loads' wait was the producer's; these threads write C, which the predecessor may still read
     const kw::Epilogue<Config> epilogue = {bias, addend, ld_addend, alpha, beta, P, Q};

@@ -76,6 +76,7 @@ def struct(c: Config, w: Workload) -> list[str]:
         f"using Element = {ELEMENT[w.dtype]};",
         f"static constexpr bool p_k_contiguous = {flag(p.k_contiguous)}, q_k_contiguous = {flag(q.k_contiguous)};",
         f"static constexpr bool swap = {flag(c['swap'])};",
+        f"static constexpr bool fp16_accumulate = {flag(w.accumulate == 'fp16')};",
         f"static constexpr int block_p = {c['block_p']}, block_q = {c['block_q']}, block_k = {c['block_k']};",
         epilogue.steps(w),
     ]

@@ -10,12 +10,14 @@
 #include "kernelwright/mma.cuh"
 #include "kernelwright/numeric.cuh"
 #include "kernelwright/pdl.cuh"
+#include "sums.cuh"
 
 // config: begin (render.py fills in another)
 struct Config {
     using Element = kw::f16;
     static constexpr bool p_k_contiguous = true, q_k_contiguous = true;
     static constexpr bool swap = false;
+    static constexpr bool fp16_accumulate = false;
     static constexpr int block_p = 16, block_q = 16, block_k = 32;
     static constexpr kw::Steps epilogue = {};
     static constexpr int warps = 2;
@@ -55,6 +57,9 @@ __device__ __forceinline__ void multiply_add(float (&d)[4], const unsigned (&a)[
         kw::mma_bf16_f32(d, a, b);
     else
         kw::mma_f16_f32(d, a, b);
+}
+__device__ __forceinline__ void multiply_add(unsigned (&d)[2], const unsigned (&a)[4], const unsigned (&b)[2]) {
+    kw::mma_f16_f16(d, a, b);
 }
 
 // ------------------------------------------------------------------------------------------------------------------- store
@@ -133,7 +138,7 @@ extern "C" __global__ void __launch_bounds__(threads)
     kw::launch_dependents();
     kw::grid_dependency_wait();
 
-    float sums[fragments][4] = {};
+    RunningSums<4, Config::fp16_accumulate>::Array running[fragments] = {};
 #pragma unroll 1
     for (int batch = 0; batch < Config::batches; batch++) {
         const int k = batch * Config::block_k;
@@ -151,14 +156,15 @@ extern "C" __global__ void __launch_bounds__(threads)
             for (int i = 0; i < fragments; i++) {
                 const uint4 &top = part_p[s][i / fragments_q * 2], &bottom = part_p[s][i / fragments_q * 2 + 1];
                 const uint4& right = part_q[s][i % fragments_q];
-                multiply_add(sums[i], {top.x, bottom.x, top.y, bottom.y}, {right.x, right.y});
-                multiply_add(sums[i], {top.z, bottom.z, top.w, bottom.w}, {right.z, right.w});
+                multiply_add(running[i], {top.x, bottom.x, top.y, bottom.y}, {right.x, right.y});
+                multiply_add(running[i], {top.z, bottom.z, top.w, bottom.w}, {right.z, right.w});
             }
         }
     }
 
+    float room[fragments][4];
     const unsigned smem = kw::shared_address(dynamic_smem);
-    put(sums, smem + warp * tile_bytes);
+    put(as_floats(running, room), smem + warp * tile_bytes);
     __syncthreads();
     const kw::Epilogue<Config> epilogue = {bias, addend, ld_addend, alpha, beta, P, Q};
     if constexpr (Config::swap)

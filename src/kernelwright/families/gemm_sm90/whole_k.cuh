@@ -13,6 +13,7 @@
 #include "kernelwright/numeric.cuh"
 #include "kernelwright/pdl.cuh"
 #include "operands.cuh"
+#include "sums.cuh"
 #include "cluster_reduce.cuh"
 
 enum class Load { cp_async, tma };
@@ -29,6 +30,7 @@ struct Config {
     using Element = kw::f16;
     static constexpr bool p_k_contiguous = true, q_k_contiguous = true;
     static constexpr bool swap = true;
+    static constexpr bool fp16_accumulate = false;
     static constexpr int block_p = 64, block_q = 16, block_k = 64;
     static constexpr int split_k = 1;
     static constexpr kw::Steps epilogue = {};
@@ -125,11 +127,11 @@ using Source = Given<Config::load>::Source;
 
 // ---------------------------------------------------------------------------------------------------------------- multiply
 
-using Sums = float[1][Config::block_q / 2];
+using Running = RunningSums<Config::block_q / 2, Config::fp16_accumulate>::Array[1];
 
-__device__ __forceinline__ void multiply(Sums& sums, unsigned stage, int first_row, bool accumulate) {
+__device__ __forceinline__ void multiply(Running& running, unsigned stage, int first_row, bool accumulate) {
     kw::wgmma_fence();
-    multiply_stage<Element, TileP, TileQ, 1, Config::block_q, Config::block_k>(sums, stage, first_row, stage + TileP::bytes,
+    multiply_stage<Element, TileP, TileQ, 1, Config::block_q, Config::block_k>(running, stage, first_row, stage + TileP::bytes,
                                                                                accumulate);
     kw::wgmma_commit();
 }
@@ -137,12 +139,12 @@ __device__ __forceinline__ void multiply(Sums& sums, unsigned stage, int first_r
 /// Stages from Stage on: its group of cp.async has come for this thread, is fenced for wgmma, and after the barrier for all
 /// threads.
 template <int Stage>
-__device__ __forceinline__ void multiply_copied(Sums& sums, unsigned smem, int first_row) {
+__device__ __forceinline__ void multiply_copied(Running& running, unsigned smem, int first_row) {
     kw::cp_async_wait<Config::stages - 1 - Stage>();
     kw::fence_async_proxy();
     __syncthreads();
-    multiply(sums, smem + Stage * stage_bytes, first_row, Stage > 0);
-    if constexpr (Stage + 1 < Config::stages) multiply_copied<Stage + 1>(sums, smem, first_row);
+    multiply(running, smem + Stage * stage_bytes, first_row, Stage > 0);
+    if constexpr (Stage + 1 < Config::stages) multiply_copied<Stage + 1>(running, smem, first_row);
 }
 
 // ------------------------------------------------------------------------------------------------------------------ kernel
@@ -179,7 +181,7 @@ __device__ __forceinline__ void wait_for_predecessor() {
 }
 
 /// By cp.async: every thread copies and fences its own share.
-__device__ __forceinline__ void load_and_multiply(Sums& sums, const Block& b, const Pointer& p, const Pointer& q) {
+__device__ __forceinline__ void load_and_multiply(Running& running, const Block& b, const Pointer& p, const Pointer& q) {
     const Copy<Config::block_p, Config::p_k_contiguous> copy_p(p.first, b.ld_p, b.first_p, b.P, b.first_k(), b.K);
     const Copy<Config::block_q, Config::q_k_contiguous> copy_q(q.first, b.ld_q, b.first_q, b.Q, b.first_k(), b.K);
     wait_for_predecessor();
@@ -190,11 +192,11 @@ __device__ __forceinline__ void load_and_multiply(Sums& sums, const Block& b, co
         kw::cp_async_commit();
     }
     b.join_cluster();
-    multiply_copied<0>(sums, b.smem, b.warpgroup() * 64);
+    multiply_copied<0>(running, b.smem, b.warpgroup() * 64);
 }
 
 /// By TMA: one thread issues all, with an mbarrier for each stage.
-__device__ __forceinline__ void load_and_multiply(Sums& sums, const Block& b, const CUtensorMap& p, const CUtensorMap& q) {
+__device__ __forceinline__ void load_and_multiply(Running& running, const Block& b, const CUtensorMap& p, const CUtensorMap& q) {
     const unsigned loaded = b.smem + stage_barriers;
     if (kw::warp_index() == 0 && kw::elect_one()) {
         kw::prefetch_tensor_map(&p);
@@ -217,7 +219,7 @@ __device__ __forceinline__ void load_and_multiply(Sums& sums, const Block& b, co
 #pragma unroll
     for (int stage = 0; stage < Config::stages; stage++) {
         kw::barrier_wait(loaded + stage * 8, 0);
-        multiply(sums, b.smem + stage * stage_bytes, b.warpgroup() * 64, stage > 0);
+        multiply(running, b.smem + stage * stage_bytes, b.warpgroup() * 64, stage > 0);
     }
 }
 
@@ -228,10 +230,12 @@ extern "C" __global__ void __launch_bounds__(threads, 1)
     extern __shared__ __align__(1024) unsigned char dynamic_smem[];
     const Block b = {kw::shared_address(dynamic_smem), P, Q, K, ld_p, ld_q, int(blockIdx.x) * Config::block_p,
                      int(blockIdx.y) * Config::block_q, Config::split_k > 1 ? int(blockIdx.z) : 0};
-    Sums sums;
-    load_and_multiply(sums, b, p, q);
+    Running running;
+    load_and_multiply(running, b, p, q);
     kw::wgmma_wait<0>();
-    kw::wgmma_settle(sums[0]);
+    kw::wgmma_settle(running[0]);
+    float room[1][Config::block_q / 2];
+    auto& sums = as_floats(running, room);
 
     const kw::Epilogue<Config> epilogue = {bias, addend, ld_addend, alpha, beta, P, Q};
     const auto out = Output<Element>::of<Config::swap>(c, ld_c, P, Q);

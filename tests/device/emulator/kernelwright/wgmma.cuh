@@ -24,16 +24,28 @@ void wgmma_wait() {
 }
 template <int Count>
 void wgmma_settle(float (&)[Count]) {}
+template <int Count>
+void wgmma_settle(unsigned (&)[Count]) {}
 
 template <class Element, int N, bool TransposedA, bool TransposedB>
 struct Wgmma {
     static_assert(N == 8 || (N % 16 == 0 && N >= 16 && N <= 256), "wgmma.cuh has no such N");
     static void run(float (&d)[N / 2], unsigned long long a, unsigned long long b, bool accumulate) {
+        issue<false>(d, a, b, accumulate);
+    }
+    static void run(unsigned (&d)[N / 4], unsigned long long a, unsigned long long b, bool accumulate) {
+        static_assert(!is_bf16<Element>, "sums in fp16 are of fp16 products");
+        issue<true>(d, a, b, accumulate);
+    }
+
+    template <bool Fp16Sums>
+    static void issue(void* d, unsigned long long a, unsigned long long b, bool accumulate) {
         emulator::MatrixArguments mine = {a, b, d, accumulate};
         emulator::collective(emulator::op_wgmma, &mine, sizeof mine, [](const emulator::Lanes* lanes) {
             emulator::MatrixOperation operation{};
             operation.n = N;
             operation.bf16 = is_bf16<Element>;
+            operation.fp16_sums = Fp16Sums;
             operation.transposed_p = TransposedA;
             operation.transposed_q = TransposedB;
             emulator::issue_matrix(lanes, std::move(operation));
