@@ -44,32 +44,32 @@ __device__ __forceinline__ void wgmma_settle(unsigned (&d)[Count]) {
     for (int i = 0; i < Count; i++) asm volatile("" : "+r"(d[i])::"memory");
 }
 
-// KW_REGISTERSn(FIRST, NEXT): FIRST(0) NEXT(1) ... NEXT(n - 1), the registers of the sums in the instruction's text, or bound to d.
-#define KW_REGISTERS2(FIRST, NEXT) FIRST(0) NEXT(1)
-#define KW_REGISTERS4(FIRST, NEXT) KW_REGISTERS2(FIRST, NEXT) NEXT(2) NEXT(3)
-#define KW_REGISTERS8(FIRST, NEXT) KW_REGISTERS4(FIRST, NEXT) NEXT(4) NEXT(5) NEXT(6) NEXT(7)
-#define KW_REGISTERS12(FIRST, NEXT) KW_REGISTERS8(FIRST, NEXT) NEXT(8) NEXT(9) NEXT(10) NEXT(11)
-#define KW_REGISTERS16(FIRST, NEXT) KW_REGISTERS12(FIRST, NEXT) NEXT(12) NEXT(13) NEXT(14) NEXT(15)
-#define KW_REGISTERS20(FIRST, NEXT) KW_REGISTERS16(FIRST, NEXT) NEXT(16) NEXT(17) NEXT(18) NEXT(19)
-#define KW_REGISTERS24(FIRST, NEXT) KW_REGISTERS20(FIRST, NEXT) NEXT(20) NEXT(21) NEXT(22) NEXT(23)
-#define KW_REGISTERS28(FIRST, NEXT) KW_REGISTERS24(FIRST, NEXT) NEXT(24) NEXT(25) NEXT(26) NEXT(27)
-#define KW_REGISTERS32(FIRST, NEXT) KW_REGISTERS28(FIRST, NEXT) NEXT(28) NEXT(29) NEXT(30) NEXT(31)
-#define KW_REGISTERS36(FIRST, NEXT) KW_REGISTERS32(FIRST, NEXT) NEXT(32) NEXT(33) NEXT(34) NEXT(35)
-#define KW_REGISTERS40(FIRST, NEXT) KW_REGISTERS36(FIRST, NEXT) NEXT(36) NEXT(37) NEXT(38) NEXT(39)
-#define KW_REGISTERS44(FIRST, NEXT) KW_REGISTERS40(FIRST, NEXT) NEXT(40) NEXT(41) NEXT(42) NEXT(43)
-#define KW_REGISTERS48(FIRST, NEXT) KW_REGISTERS44(FIRST, NEXT) NEXT(44) NEXT(45) NEXT(46) NEXT(47)
-#define KW_REGISTERS52(FIRST, NEXT) KW_REGISTERS48(FIRST, NEXT) NEXT(48) NEXT(49) NEXT(50) NEXT(51)
-#define KW_REGISTERS56(FIRST, NEXT) KW_REGISTERS52(FIRST, NEXT) NEXT(52) NEXT(53) NEXT(54) NEXT(55)
-#define KW_REGISTERS60(FIRST, NEXT) KW_REGISTERS56(FIRST, NEXT) NEXT(56) NEXT(57) NEXT(58) NEXT(59)
-#define KW_REGISTERS64(FIRST, NEXT) KW_REGISTERS60(FIRST, NEXT) NEXT(60) NEXT(61) NEXT(62) NEXT(63)
-#define KW_REGISTERS72(FIRST, NEXT) KW_REGISTERS64(FIRST, NEXT) NEXT(64) NEXT(65) NEXT(66) NEXT(67) NEXT(68) NEXT(69) NEXT(70) NEXT(71)
-#define KW_REGISTERS80(FIRST, NEXT) KW_REGISTERS72(FIRST, NEXT) NEXT(72) NEXT(73) NEXT(74) NEXT(75) NEXT(76) NEXT(77) NEXT(78) NEXT(79)
-#define KW_REGISTERS88(FIRST, NEXT) KW_REGISTERS80(FIRST, NEXT) NEXT(80) NEXT(81) NEXT(82) NEXT(83) NEXT(84) NEXT(85) NEXT(86) NEXT(87)
-#define KW_REGISTERS96(FIRST, NEXT) KW_REGISTERS88(FIRST, NEXT) NEXT(88) NEXT(89) NEXT(90) NEXT(91) NEXT(92) NEXT(93) NEXT(94) NEXT(95)
-#define KW_REGISTERS104(FIRST, NEXT) KW_REGISTERS96(FIRST, NEXT) NEXT(96) NEXT(97) NEXT(98) NEXT(99) NEXT(100) NEXT(101) NEXT(102) NEXT(103)
-#define KW_REGISTERS112(FIRST, NEXT) KW_REGISTERS104(FIRST, NEXT) NEXT(104) NEXT(105) NEXT(106) NEXT(107) NEXT(108) NEXT(109) NEXT(110) NEXT(111)
-#define KW_REGISTERS120(FIRST, NEXT) KW_REGISTERS112(FIRST, NEXT) NEXT(112) NEXT(113) NEXT(114) NEXT(115) NEXT(116) NEXT(117) NEXT(118) NEXT(119)
-#define KW_REGISTERS128(FIRST, NEXT) KW_REGISTERS120(FIRST, NEXT) NEXT(120) NEXT(121) NEXT(122) NEXT(123) NEXT(124) NEXT(125) NEXT(126) NEXT(127)
+// KW_REGISTERSn(F, X) is F(0) X(1) ... X(n - 1): the registers of the sums, in the text of the instruction or bound to d.
+#define KW_REGISTERS2(F, X) F(0) X(1)
+#define KW_REGISTERS4(F, X) KW_REGISTERS2(F, X) X(2) X(3)
+#define KW_REGISTERS8(F, X) KW_REGISTERS4(F, X) X(4) X(5) X(6) X(7)
+#define KW_REGISTERS12(F, X) KW_REGISTERS8(F, X) X(8) X(9) X(10) X(11)
+#define KW_REGISTERS16(F, X) KW_REGISTERS12(F, X) X(12) X(13) X(14) X(15)
+#define KW_REGISTERS20(F, X) KW_REGISTERS16(F, X) X(16) X(17) X(18) X(19)
+#define KW_REGISTERS24(F, X) KW_REGISTERS20(F, X) X(20) X(21) X(22) X(23)
+#define KW_REGISTERS28(F, X) KW_REGISTERS24(F, X) X(24) X(25) X(26) X(27)
+#define KW_REGISTERS32(F, X) KW_REGISTERS28(F, X) X(28) X(29) X(30) X(31)
+#define KW_REGISTERS36(F, X) KW_REGISTERS32(F, X) X(32) X(33) X(34) X(35)
+#define KW_REGISTERS40(F, X) KW_REGISTERS36(F, X) X(36) X(37) X(38) X(39)
+#define KW_REGISTERS44(F, X) KW_REGISTERS40(F, X) X(40) X(41) X(42) X(43)
+#define KW_REGISTERS48(F, X) KW_REGISTERS44(F, X) X(44) X(45) X(46) X(47)
+#define KW_REGISTERS52(F, X) KW_REGISTERS48(F, X) X(48) X(49) X(50) X(51)
+#define KW_REGISTERS56(F, X) KW_REGISTERS52(F, X) X(52) X(53) X(54) X(55)
+#define KW_REGISTERS60(F, X) KW_REGISTERS56(F, X) X(56) X(57) X(58) X(59)
+#define KW_REGISTERS64(F, X) KW_REGISTERS60(F, X) X(60) X(61) X(62) X(63)
+#define KW_REGISTERS72(F, X) KW_REGISTERS64(F, X) X(64) X(65) X(66) X(67) X(68) X(69) X(70) X(71)
+#define KW_REGISTERS80(F, X) KW_REGISTERS72(F, X) X(72) X(73) X(74) X(75) X(76) X(77) X(78) X(79)
+#define KW_REGISTERS88(F, X) KW_REGISTERS80(F, X) X(80) X(81) X(82) X(83) X(84) X(85) X(86) X(87)
+#define KW_REGISTERS96(F, X) KW_REGISTERS88(F, X) X(88) X(89) X(90) X(91) X(92) X(93) X(94) X(95)
+#define KW_REGISTERS104(F, X) KW_REGISTERS96(F, X) X(96) X(97) X(98) X(99) X(100) X(101) X(102) X(103)
+#define KW_REGISTERS112(F, X) KW_REGISTERS104(F, X) X(104) X(105) X(106) X(107) X(108) X(109) X(110) X(111)
+#define KW_REGISTERS120(F, X) KW_REGISTERS112(F, X) X(112) X(113) X(114) X(115) X(116) X(117) X(118) X(119)
+#define KW_REGISTERS128(F, X) KW_REGISTERS120(F, X) X(120) X(121) X(122) X(123) X(124) X(125) X(126) X(127)
 #define KW_TEXT_FIRST(i) "%" #i
 #define KW_TEXT(i) ", %" #i
 #define KW_F32_FIRST(i) "+f"(d[i])
@@ -77,18 +77,18 @@ __device__ __forceinline__ void wgmma_settle(unsigned (&d)[Count]) {
 #define KW_F16X2_FIRST(i) "+r"(d[i])
 #define KW_F16X2(i) , "+r"(d[i])
 
-/// d = a * b + (accumulate ? d : 0). TransposedA, TransposedB: the operand is M or N contiguous. Sums in fp16 round in every step of 16
-/// along K: only for callers who asked for it.
+/// d = a * b + (accumulate ? d : 0). TransposedA, TransposedB: the operand is M or N contiguous. Sums in fp16 round in every step
+/// of 16 along K: only for callers who asked for it.
 template <class Element, int N, bool TransposedA, bool TransposedB>
 struct Wgmma;
 
-// `SUMS` registers of sums, which are operands 0 to SUMS - 1; the numbers of the other operands after a.
+// The sums are operands 0 to SUMS - 1, descriptor a comes next, then what is named here.
 #define KW_WGMMA_TYPES(N, D, AB, BIND, SUMS, B, S, TA, TB)                                                                   \
     asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %" #S ", 0;\nwgmma.mma_async.sync.aligned.m64n" #N "k16." D "." AB "." AB \
                  " {" KW_REGISTERS##SUMS(KW_TEXT_FIRST, KW_TEXT) "}, %" #SUMS ", %" #B ", p, 1, 1, %" #TA ", %" #TB ";\n}"    \
                  : KW_REGISTERS##SUMS(BIND##_FIRST, BIND)                                                                    \
                  : "l"(a), "l"(b), "r"(static_cast<int>(accumulate)), "n"(TransposedA), "n"(TransposedB))
-// KW_WGMMA(N, (operands with sums in fp32), (operands with sums in fp16))
+// KW_WGMMA(N, the numbers of KW_WGMMA_TYPES with sums in fp32, those with sums in fp16)
 #define KW_WGMMA(N, SUMS, B, S, TA, TB, HALF_SUMS, HALF_B, HALF_S, HALF_TA, HALF_TB)                                         \
     template <class Element, bool TransposedA, bool TransposedB>                                                             \
     struct Wgmma<Element, N, TransposedA, TransposedB> {                                                                     \
