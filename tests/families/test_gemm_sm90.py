@@ -50,7 +50,6 @@ def test_some_family_has_seeds_for_every_shape():
     [
         ("chain:softmax:8x8", H200, "matrices"),
         ("gemm:64x64x64:fp32", H200, "fp16 and bf16"),
-        ("gemm:64x64x64:fp16:nn:acc=fp16", H200, "accumulates in fp32"),
         ("gemm:64x64x63:fp16", H200, "16 bytes"),
         ("gemm:0x64x64:fp16", H200, "empty"),
         ("gemm:64x64x64:fp16", DeviceFacts(target="cuda:sm_80"), "Hopper"),
