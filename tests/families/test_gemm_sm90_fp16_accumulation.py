@@ -1,4 +1,4 @@
-"""gemm_sm90 with sums in fp16, which the Workload alone asks for: each scheme in the emulator, what its sums round, what NVRTC makes of it."""
+"""gemm_sm90 with sums in fp16, which only a Workload asks for: each scheme in the emulator, what its sums round, what NVRTC makes of it."""
 
 from __future__ import annotations
 
