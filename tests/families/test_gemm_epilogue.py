@@ -49,7 +49,7 @@ EPILOGUES = (
 
 PERSISTENT: Config = {
     "swap": False, "schedule": "cooperative", "consumers_p": 2, "consumers_q": 1, "block_p": 128, "block_q": 32, "block_k": 64, "stages": 3,
-    "store_buffers": 2, "cluster_p": 1, "cluster_q": 1, "raster": "p", "raster_group": 2, "evict": "normal", "split_k": 1,
+    "store_buffers": 2, "cluster_p": 1, "cluster_q": 1, "raster": "p", "raster_group": 2, "evict": "normal", "split_k": 1, "tail": "tiles",
 }  # fmt: skip
 PINGPONG: Config = {"schedule": "pingpong", "consumers_p": 1, "block_p": 64}
 RING: Config = {
