@@ -229,7 +229,7 @@ COMPILED = [
     (persistent, {"swap": True, "block_q": 320, "cluster_p": 2}, "linear:4096x4096x4096:fp16:nn:bias+gelu+residual"),
     (persistent, {"consumers_p": 3, "block_p": 192, "block_q": 192}, "linear:4096x4096x4096:bf16:nt:bias+residual+silu"),
     (persistent, PINGPONG | {"block_p": 128, "block_q": 192, "swap": True}, "linear:4096x4096x4096:bf16:nn:alpha=2+bias+silu"),
-    (persistent, {"block_q": 256, "stages": 4, "split_k": 4}, "linear:4096x4096x4096:fp16:nn:bias+gelu+residual"),
+    (persistent, {"block_q": 256, "stages": 4, "tail": "stream"}, "linear:4096x4096x4096:fp16:nn:bias+gelu+residual"),
     (ring, {"stages": 8}, "linear:4096x4096x16384:bf16:nn:bias+gelu+residual"),
     (
         ring,
