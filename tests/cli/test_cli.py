@@ -164,3 +164,12 @@ def test_interrupt_leaves_a_valid_state_and_says_how_to_go_on(tmp_path):
     assert "Traceback" not in errors and "the same command goes on" in errors
     with Archive(tmp_path / "archive.db") as archive:
         assert len(list(archive.trials())) >= 3
+
+
+def test_a_limited_suite_is_a_sample_that_grows():
+    from kernelwright.cli.common import workloads_of
+
+    few, more = workloads_of("hgemm-1000", layout="nt", limit=20), workloads_of("hgemm-1000", layout="nt", limit=50)
+    assert len(few) == 20 and set(few) < set(more)
+    assert {w.layout for w in more} == {"nt"} and len({w.axes["M"] for w in more}) > 5
+    assert {w.layout for w in workloads_of("chains", layout="nt")} == {""}

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import os
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -70,6 +73,18 @@ def test_a_tool_that_hangs_is_a_timeout_and_leaves_no_process(tmp_path):
         os.kill(int(left.read_text()), 0)
 
 
+def test_a_stopped_tool_leaves_no_process(tmp_path):
+    left, stop = tmp_path / "pid", threading.Event()
+    with ThreadPoolExecutor(1) as pool:
+        verdict = pool.submit(sanitize, tool(tmp_path, f"echo $$ > {left}; sleep 600"), "racecheck", request(), stop=stop)
+        while not left.exists() or not left.read_text():
+            time.sleep(0.01)
+        stop.set()
+    assert verdict.result().outcome is Outcome.TIMEOUT
+    with pytest.raises(ProcessLookupError):
+        os.kill(int(left.read_text()), 0)
+
+
 def test_where_the_tool_is_missing_nothing_is_counted_as_passed(tmp_path, monkeypatch):
     """The CUDA path of an audit, on a kernel that runs here: only what is said of the tools is looked at."""
     monkeypatch.setattr(sanitized, "sanitizer", lambda: None)
@@ -91,6 +106,8 @@ def test_findings_of_the_tools_fail_the_kernel_of_a_pack(tmp_path):
     with Evaluator(target("cpu")) as cpu:
         saved = made_up_pack(tmp_path / "p", "cpu", cpu.environment, [("gemm:8x8x8:fp32", product())])
         one = audit._Audit(saved, saved.entries, target("cpu"), cpu, Extent(random=2), path, {})
-        kernel = one.run()
+        with ThreadPoolExecutor(2) as pool:
+            one.start(pool, threading.Event())
+            kernel = one.result()
     assert [(t.name, t.outcome) for t in kernel.tools] == [("memcheck", "OK"), ("racecheck", "NONDETERMINISTIC")]
     assert [(f.where, f.outcome) for f in kernel.failures] == [("racecheck", "NONDETERMINISTIC")]

@@ -49,7 +49,7 @@ EPILOGUES = (
 
 PERSISTENT: Config = {
     "swap": False, "schedule": "cooperative", "consumers_p": 2, "consumers_q": 1, "block_p": 128, "block_q": 32, "block_k": 64, "stages": 3,
-    "store_buffers": 2, "cluster_p": 1, "cluster_q": 1, "raster": "p", "raster_group": 2, "evict": "normal", "split_k": 1,
+    "store_buffers": 2, "cluster_p": 1, "cluster_q": 1, "raster": "p", "raster_group": 2, "evict": "normal", "split_k": 1, "tail": "tiles",
 }  # fmt: skip
 PINGPONG: Config = {"schedule": "pingpong", "consumers_p": 1, "block_p": 64}
 RING: Config = {
@@ -229,7 +229,7 @@ COMPILED = [
     (persistent, {"swap": True, "block_q": 320, "cluster_p": 2}, "linear:4096x4096x4096:fp16:nn:bias+gelu+residual"),
     (persistent, {"consumers_p": 3, "block_p": 192, "block_q": 192}, "linear:4096x4096x4096:bf16:nt:bias+residual+silu"),
     (persistent, PINGPONG | {"block_p": 128, "block_q": 192, "swap": True}, "linear:4096x4096x4096:bf16:nn:alpha=2+bias+silu"),
-    (persistent, {"block_q": 256, "stages": 4, "split_k": 4}, "linear:4096x4096x4096:fp16:nn:bias+gelu+residual"),
+    (persistent, {"block_q": 256, "stages": 4, "tail": "stream"}, "linear:4096x4096x4096:fp16:nn:bias+gelu+residual"),
     (ring, {"stages": 8}, "linear:4096x4096x16384:bf16:nn:bias+gelu+residual"),
     (
         ring,

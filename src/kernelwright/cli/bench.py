@@ -11,6 +11,7 @@ from kernelwright.cli.common import (
     BAD_REQUEST,
     Dtype,
     Json,
+    Layout,
     TargetName,
     command_line,
     console,
@@ -29,10 +30,11 @@ def register(app: typer.Typer) -> None:
         suite: Annotated[str, typer.Argument(help="A suite (hgemm-1000, llm-shapes, chains ...) or one problem.")],
         target: TargetName = "auto",
         dtype: Dtype = None,
+        layout: Layout = None,
         mode: Annotated[list[str] | None, typer.Option(help="Timing mode(s); the default is the target's headline mode.")] = None,
         rival: Annotated[list[str] | None, typer.Option(help="Rival(s); the default is all.")] = None,
         rounds: Annotated[int, typer.Option(min=3, help="Most rounds for each workload and mode.")] = 25,
-        limit: Annotated[int | None, typer.Option(min=1, help="Only the first so many workloads.")] = None,
+        limit: Annotated[int | None, typer.Option(min=1, help="Only so many workloads: a random sample, the same one every time.")] = None,
         out: Annotated[Path, typer.Option(help="Folder for the report.")] = Path("kernelwright-out"),
         json_output: Json = False,
     ) -> None:
@@ -46,7 +48,7 @@ def register(app: typer.Typer) -> None:
         from kernelwright.report import html, tables
 
         screen = console(json_output)
-        folder, found = out_dir(out), workloads_of(suite, dtype)[:limit]
+        folder, found = out_dir(out), workloads_of(suite, dtype, layout, limit=limit)
         device, session, trials = open_target(target), uuid.uuid4().hex[:12], []
         modes = asked_modes(mode or (), device.name) or (headline_mode(device.name),)
         with open_archive() as archive, Evaluator(device) as evaluator:

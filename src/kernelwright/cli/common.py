@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -20,6 +21,7 @@ NO_KERNEL, BAD_REQUEST, OUR_FAULT, INTERRUPTED = 1, 2, 3, 130
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else on stdout.")]
 TargetName = Annotated[str, typer.Option("--target", help="auto, cpu, cuda, cuda:sm_80, cuda:sm_90 or fake.")]
 Dtype = Annotated[str | None, typer.Option(help="fp16, bf16 or fp32; the default is the problem's own.")]
+Layout = Annotated[str | None, typer.Option(help="gemm and linear only: nn, nt, tn or tt.")]
 ProposerName = Annotated[str, typer.Option("--proposer", help="random, evolve or tpe (tpe needs the extra 'search').")]
 
 
@@ -93,14 +95,18 @@ def command_line() -> str:
     return " ".join(["kernelwright", *sys.argv[1:]])
 
 
-def workloads_of(text: str, dtype: str | None = None, layout: str | None = None, accumulate: str | None = None) -> tuple[Any, ...]:
-    """The Workloads that a suite's name, a problem or a KernelBench file stands for."""
+def workloads_of(
+    text: str, dtype: str | None = None, layout: str | None = None, accumulate: str | None = None, *, limit: int | None = None
+) -> tuple[Any, ...]:
+    """The Workloads that a suite's name, a problem or a KernelBench file stands for. With `limit` only so many, drawn at random, but the
+    same ones every time, and a larger limit adds to those of a smaller: the first of a suite are all of a kind."""
     from kernelwright.problems import resolve, suites
 
-    if text in suites.SUITES:
-        found = suites.suite(text)
-        return tuple(w.replace(dtype=dtype) if dtype else w for w in found)
-    return (resolve(text, dtype=dtype, layout=layout, accumulate=accumulate),)
+    if text not in suites.SUITES:
+        return (resolve(text, dtype=dtype, layout=layout, accumulate=accumulate),)
+    found = [w.replace(dtype=dtype or w.dtype, layout=layout if layout and w.layout else w.layout) for w in suites.suite(text)]
+    chosen = set(random.Random(0).sample(range(len(found)), len(found))[:limit])
+    return tuple(w for i, w in enumerate(found) if i in chosen)
 
 
 def require_rivals(names: Sequence[str], w: Any, target: str) -> None:

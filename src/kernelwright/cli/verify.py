@@ -11,6 +11,7 @@ from kernelwright.cli.common import (
     NO_KERNEL,
     Dtype,
     Json,
+    Layout,
     TargetName,
     console,
     emit,
@@ -28,7 +29,7 @@ def register(app: typer.Typer) -> None:
         problem: Annotated[str, typer.Option(help="gemm:MxNxK, linear:MxNxK[:bias+gelu], chain:NAME[:RxC], or a KernelBench .py file.")],
         target: TargetName = "auto",
         dtype: Dtype = None,
-        layout: Annotated[str | None, typer.Option(help="gemm and linear only: nn, nt, tn or tt.")] = None,
+        layout: Layout = None,
         time: Annotated[bool, typer.Option(help="Also time it against torch eager.")] = True,
         json_output: Json = False,
     ) -> None:

@@ -11,8 +11,12 @@ What could not be run is said and counted as not run, never as passed.
 from __future__ import annotations
 
 import datetime
+import os
+import threading
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -24,7 +28,7 @@ from kernelwright.evaluate.drawn import drawn_shapes
 from kernelwright.evaluate.evaluator import Evaluator, JudgeError
 from kernelwright.evaluate.jobs import ALL_RUNGS, Job
 from kernelwright.problems import problem_of
-from kernelwright.records import Build, Environment, Outcome, Record, Verdict, Workload
+from kernelwright.records import Build, Environment, Outcome, Record, Workload
 from kernelwright.runtime.pack import Entry, Pack
 from kernelwright.targets.target import Target, TargetUnavailable
 
@@ -36,6 +40,8 @@ SANITIZED_RANDOM = 4
 """Random shapes under each tool, beside the smallest Workload that the kernel serves."""
 SANITIZED_ELEMENTS = 2**22
 """A served Workload with more is too slow under the tools."""
+SANITIZERS = max(1, min(12, (os.cpu_count() or 2) // 2 - 1))
+"""Processes under a tool at one time. One takes about 8 s, most of it to start."""
 MOST_FAILURES = 5
 """A kernel that has failed so often is not run any further: a hang costs a minute each time."""
 
@@ -90,6 +96,7 @@ class Kernel(Record, frozen=True, kw_only=True):
     tools: tuple[Tool, ...] = ()
     failures: tuple[Failure, ...] = ()
     seconds: float = 0.0
+    """In the judge: the tools' processes run beside it."""
 
 
 class Verification(Record, frozen=True, kw_only=True):
@@ -128,10 +135,22 @@ def verify_pack(
     environment = evaluator.environment
     pack.check(environment.target, environment.device)
     tool_path, versions = _tools(target, extent)
-    kernels = []
-    for entries in pack.kernels().values():
-        kernels.append(_Audit(pack, entries, target, evaluator, extent, tool_path, versions).run())
-        told(kernels[-1])
+    kernels: list[Kernel] = []
+    stop, waiting = threading.Event(), deque[_Audit]()
+    pool = ThreadPoolExecutor(SANITIZERS)  # the tools' processes work while the judge goes on to the next kernels
+    try:
+        for entries in pack.kernels().values():
+            waiting.append(audit := _Audit(pack, entries, target, evaluator, extent, tool_path, versions))
+            audit.start(pool, stop)
+            while waiting and waiting[0].done():
+                kernels.append(waiting.popleft().result())
+                told(kernels[-1])
+        for audit in waiting:
+            kernels.append(audit.result())
+            told(kernels[-1])
+    finally:
+        stop.set()
+        pool.shutdown(cancel_futures=True)
     found = Verification(
         manifest=pack.manifest.checksum,
         created=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
@@ -191,26 +210,36 @@ class _Audit:
         self.cases = self.tails = self.refused = 0
         self.failures: list[Failure] = []
 
-    def run(self) -> Kernel:
+    def start(self, pool: Executor, stop: threading.Event) -> None:
+        """All but the sanitizers, which go on in the pool."""
         started = time.monotonic()
-        climbed = sum(self._judge(w, ALL_RUNGS) for w in self.served[: self.extent.workloads])
+        self.climbed = sum(self._judge(w, ALL_RUNGS) for w in self.served[: self.extent.workloads])
         drawn = drawn_shapes(self.candidate, self.served, self.extent.random, self.extent.seed, self.target.facts().sms)
-        random = sum(self._judge(w, RANDOM_RUNGS) for w in drawn)
-        tools = (*self._machine_code(), *self._sanitizers(drawn[:SANITIZED_RANDOM]))
+        self.random = sum(self._judge(w, RANDOM_RUNGS) for w in drawn)
+        self.tools = self._machine_code()
+        self.sanitizing = self._sanitizers(drawn[:SANITIZED_RANDOM], pool, stop)
+        self.seconds = time.monotonic() - started
+
+    def done(self) -> bool:
+        return all(isinstance(found, Tool) or found.done() for found in self.sanitizing)
+
+    def result(self) -> Kernel:
+        """Waits for the sanitizers."""
+        tools = (*self.tools, *(found if isinstance(found, Tool) else found.result() for found in self.sanitizing))
         self.failures += [Failure(where=t.name, outcome=t.outcome, evidence=t.evidence) for t in tools if t.outcome not in ("", Outcome.OK)]
         return Kernel(
             candidate=self.candidate.id,
             name=self.candidate.origin.name,
             config=self.candidate.origin.config,
             serves=len(self.entries),
-            workloads=climbed,
+            workloads=self.climbed,
             cases=self.cases,
             tails=self.tails,
             refused=self.refused,
-            random=random,
+            random=self.random,
             tools=tools,
             failures=tuple(self.failures),
-            seconds=round(time.monotonic() - started, 2),
+            seconds=round(self.seconds, 2),
         )
 
     def _judge(self, w: Workload, rungs: tuple[str, ...]) -> bool:
@@ -244,7 +273,7 @@ class _Audit:
             return (Tool(name="machine code", outcome=Outcome.COMPILE_ERROR, evidence="; ".join(found.faults)),)
         return (Tool(name="machine code", outcome=Outcome.OK, evidence=f"{found.registers} registers, no spills, no local memory"),)
 
-    def _sanitizers(self, drawn: Sequence[Workload]) -> tuple[Tool, ...]:
+    def _sanitizers(self, drawn: Sequence[Workload], pool: Executor, stop: threading.Event) -> tuple[Tool | Future[Tool], ...]:
         if self.tool_path is None or self.build is None:
             versions = self.versions if self.candidate.kind == "cuda" else {}
             return tuple(Tool(name=tool, evidence=said) for tool, said in versions.items())
@@ -255,8 +284,13 @@ class _Audit:
             why = "not run: the kernel serves no shape that is small enough"
             return tuple(Tool(name=tool, evidence=why) for tool in sanitized.TOOLS)
         request = sanitized.Request(target=self.target.name, candidate=self.candidate, build=self.build, workloads=shapes)
-        found: list[tuple[str, Verdict]] = [(tool, sanitized.sanitize(self.tool_path, tool, request)) for tool in sanitized.TOOLS]
-        return tuple(Tool(name=tool, outcome=v.outcome, evidence=v.evidence) for tool, v in found)
+        path = self.tool_path
+
+        def run(tool: str) -> Tool:
+            verdict = sanitized.sanitize(path, tool, request, stop=stop)
+            return Tool(name=tool, outcome=verdict.outcome, evidence=verdict.evidence)
+
+        return tuple(pool.submit(run, tool) for tool in sanitized.TOOLS)
 
 
 def _shipped(artifact: Path | None, pack: Pack) -> Build | None:

@@ -12,6 +12,9 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import threading
+import time
+from contextlib import suppress
 from pathlib import Path
 
 import msgspec
@@ -53,8 +56,9 @@ def sanitizer_version(path: str) -> str:
     return found[1] if found else "unknown"
 
 
-def sanitize(path: str, tool: str, request: Request, seconds: float = SECONDS) -> Verdict:
-    """The tool's Verdict on one kernel; OK only if the child ran to its end and the tool found nothing."""
+def sanitize(path: str, tool: str, request: Request, seconds: float = SECONDS, stop: threading.Event | None = None) -> Verdict:
+    """The tool's Verdict on one kernel; OK only if the child ran to its end and the tool found nothing. `stop` ends the child early, for
+    those who wait for it in a thread that Ctrl-C does not reach."""
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "request.json"
         file.write_text(request.to_json())
@@ -65,7 +69,7 @@ def sanitize(path: str, tool: str, request: Request, seconds: float = SECONDS) -
         command += [sys.executable, "-m", "kernelwright.evaluate.sanitized", str(file)]
         # a block of PyTorch's caching allocator is larger than the tensor in it: the tool would not see its end
         env = child_environment({"PYTORCH_NO_CUDA_MEMORY_CACHING": "1"})
-        code, output = _run(command, env, seconds)
+        code, output = _run(command, env, seconds, stop or threading.Event())
     if code is None:
         return Verdict(outcome=Outcome.TIMEOUT, evidence=f"{tool}: not done after {seconds:.0f} s")
     if code == FOUND:
@@ -78,8 +82,8 @@ def sanitize(path: str, tool: str, request: Request, seconds: float = SECONDS) -
     return msgspec.json.decode(said, type=Verdict)
 
 
-def _run(command: list[str], env: dict[str, str], seconds: float) -> tuple[int | None, str]:
-    """Exit code, None after a time-out, and all output."""
+def _run(command: list[str], env: dict[str, str], seconds: float, stop: threading.Event) -> tuple[int | None, str]:
+    """Exit code, None if it was ended before its time, and all output."""
     from kernelwright.targets.processes import kill_group
 
     process = subprocess.Popen(
@@ -92,16 +96,17 @@ def _run(command: list[str], env: dict[str, str], seconds: float) -> tuple[int |
         env=env,
         start_new_session=True,
     )
+    deadline = time.monotonic() + seconds
     try:
-        output, _ = process.communicate(timeout=seconds)
-        return process.returncode, output
-    except subprocess.TimeoutExpired:
-        kill_group(process.pid)
-        process.communicate()
+        while time.monotonic() < deadline and not stop.is_set():
+            with suppress(subprocess.TimeoutExpired):
+                output, _ = process.communicate(timeout=min(0.5, seconds))
+                return process.returncode, output
         return None, ""
-    except BaseException:  # Ctrl-C: the tool and what it watches end with us
-        kill_group(process.pid)
-        raise
+    finally:  # also on Ctrl-C: the tool and what it watches end with us
+        if process.poll() is None:
+            kill_group(process.pid)
+            process.communicate()
 
 
 def _finding(output: str) -> str:

@@ -3,13 +3,6 @@
 #define INF __int_as_float(0x7f800000)
 #define NOT_A_NUMBER __int_as_float(0x7fffffff)
 
-// 1 / x to 1 ulp; denormal x counts as 0, denormal results become 0.
-__device__ __forceinline__ float reciprocal_fast(float x) {
-    float d;
-    asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(d) : "f"(x));
-    return d;
-}
-
 // Division by b to 2.5 ulp over the whole range, with IEEE 754's infinities and NaNs and without the call to a slow path (and the
 // registers spilled around it) that a / b costs. Scaling by 2^64 keeps the reciprocal of a denormal finite and that of a huge
 // value normal; it is exact, and overflows only where the quotient does.
