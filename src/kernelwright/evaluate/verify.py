@@ -256,7 +256,7 @@ class Ladder:
             case = next(c for c in self.problem.cases(w) if c.rung == "normal")
             self._case(w, buffers, contender, case, rung="shapes", name=name)
         except CandidateFault as fault:
-            raise CandidateFault(fault.outcome, f"shape {name}: {fault.evidence}") from None
+            raise type(fault)(fault.outcome, f"shape {name}: {fault.evidence}") from None  # a lost device stays lost
         finally:
             contender.close()
 
