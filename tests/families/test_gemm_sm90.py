@@ -88,3 +88,14 @@ def test_the_first_seed_has_a_tile_that_won(shape: str, family, tiles: set[tuple
 def test_a_group_of_multiprocessors_holds_whole_clusters_only():
     assert [limits.resident_clusters(n, 132) for n in (1, 2, 4, 8, 16)] == [132, 66, 30, 15, 7]
     assert limits.resident_clusters(16, 10) == 1
+
+
+@pytest.mark.parametrize("family", FAMILIES[:2], ids=lambda f: f.name)
+def test_a_suggested_tile_becomes_the_nearest_legal_config(family):
+    w = resolve("gemm:4096x4096x4096:fp16:nn")
+    config = family.from_tile(128, 256, 64, 4, 1, w, H200)
+    assert config is not None and family.illegal(config, w, H200) is None
+    assert (config["block_p"], config["block_q"], config["split_k"]) == (128, 256, 1)
+    odd = family.from_tile(96, 100, 32, 40, 1, w, H200)
+    assert odd is not None and odd["block_p"] in (64, 128) and odd["block_q"] in (96, 112)
+    assert family.from_tile(128, 128, 64, 4, 8, resolve("gemm:4096x4096x64:fp16:nn"), H200) is None, "one step of K in eight parts"

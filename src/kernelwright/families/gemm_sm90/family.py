@@ -58,12 +58,20 @@ class Scheme(Family):
         return _render.render(self.scheme, config, w, device, self.origin(config))
 
 
-class Persistent(Scheme):
+class Tiled(Scheme):
+    """A scheme with a menu of tiles, to which another model's suggestions can be brought."""
+
+    def from_tile(self, bm: int, bn: int, bk: int, stages: int, split_k: int, w: Workload, device: DeviceFacts) -> Config | None:
+        """The menu's own stages and K step go with the tile."""
+        return self.scheme.from_tile(bm, bn, split_k, w, device)
+
+
+class Persistent(Tiled):
     name = "gemm_sm90_persistent"
     scheme = persistent
 
 
-class Ring(Scheme):
+class Ring(Tiled):
     name = "gemm_sm90_ring"
     scheme = ring
 

@@ -29,6 +29,8 @@ COALESCED = 26.8
 """The same for loads without multicast, where the 16 blocks of a group, in lock step and neighbours in the raster, count as one reader of
 what they have in common: that is how L2 behaves (64 x 128 tiles of 1024 x 1024 x 8192: 25 us without multicast, 32 with it)."""
 NEIGHBOURS = 16
+NEAREST = 50
+"""Configs tried in place of a suggested one that is not legal."""
 TAKEN_IN = 99.0, 76.5
 """Bytes a cycle that one multiprocessor takes in, by its own loads and by multicast."""
 CLUSTER = 20e3
@@ -130,6 +132,13 @@ def first(
             if len(chosen) == count:
                 break
     return tuple(chosen)
+
+
+def nearest(configs: Sequence[Config], c: Columns, bm: int, bn: int, split_k: int, legal: Callable[[Config], bool]) -> Config | None:
+    """The legal config with about this tile of C and these parts of K: what to make of another model's suggestion."""
+    distance = sum(np.abs(np.log2(c[key] / x)) for key, x in (("block_p", bm), ("block_q", bn), ("split_k", split_k)))
+    order = np.argsort(distance + 9.0 * c["swap"], kind="stable")[:NEAREST]
+    return next((configs[i] for i in order if legal(configs[i])), None)
 
 
 def _cdiv(a: Any, b: Any) -> Any:

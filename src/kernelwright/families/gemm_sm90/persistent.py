@@ -211,6 +211,10 @@ def seeds(w: Workload, device: DeviceFacts) -> tuple[Config, ...]:
     return model.first(configs, microseconds(columns, w, device), tile, lambda c: illegal(c, w, device) is None, count=12)
 
 
+def from_tile(bm: int, bn: int, split_k: int, w: Workload, device: DeviceFacts) -> Config | None:
+    return model.nearest(*_menu(w.layout, device), bm, bn, split_k, lambda c: illegal(c, w, device) is None)
+
+
 @cache
 def _menu(layout: str, device: DeviceFacts) -> tuple[list[Config], model.Columns]:
     """Every tile, cluster and cut, with as many stages as fit."""
