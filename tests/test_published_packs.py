@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -81,8 +83,10 @@ def test_pack_verify_looks_at_it_too(tmp_path):
     kernel = cuda('extern "C" __global__ void k(const int* a, int* c) { c[0] = a[0]; }', "gemm_sm90_ring")
     saved = made_up_pack(tmp_path / "p", "cuda:sm_90", ENVIRONMENT, [("gemm:8x8x8:fp16", kernel)])
     device = target("cuda:sm_90")
-    with Evaluator(device) as evaluator:
+    with Evaluator(device) as evaluator, ThreadPoolExecutor(1) as pool:
         audit = _Audit(saved, saved.entries, device, evaluator, Extent(), None, {"memcheck": "not run: no tool"})
         (found,) = audit._machine_code()
         assert (found.outcome, found.evidence) == ("COMPILE_ERROR", "no HGMMA in its machine code")
-        assert [(t.name, t.outcome, t.evidence) for t in audit._sanitizers([])] == [("memcheck", "", "not run: no tool")]
+        assert [(t.name, t.outcome, t.evidence) for t in audit._sanitizers([], pool, threading.Event())] == [
+            ("memcheck", "", "not run: no tool")
+        ]

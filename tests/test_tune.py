@@ -17,7 +17,10 @@ from hypothesis import strategies as st
 from kernelwright.archive import Archive
 from kernelwright.evaluate.evaluator import Evaluator, JudgeError
 from kernelwright.families.scripted import Scripted
+from kernelwright.measured import Measured
 from kernelwright.problems import resolve
+from kernelwright.propose import score
+from kernelwright.propose.neighbours import key_of
 from kernelwright.records import Launch, LaunchPlan, Outcome, Workload
 from kernelwright.runtime import pack
 from kernelwright.targets import target
@@ -204,3 +207,14 @@ def test_three_products_on_the_cpu(tmp_path):
     assert not done.unfinished and not done.skipped and 1 <= len(done.kernels) <= 3
     assert all(t.verdict.ok for t in done.selected)
     assert {e.workload for e in pack.save(tmp_path / "p", done.selected).entries} == set(three)
+
+
+def test_what_another_layout_showed_is_known(tmp_path, evaluator):
+    """tune of the same products, stored otherwise: the first proposal is what won there."""
+    w = TWENTY[-1]
+    with Archive(tmp_path / "a.db") as archive:
+        done = tune([w], target("fake"), archive, QUICK, evaluator=evaluator)
+        best = max((t for t in archive.trials(workload=w, stage="screen") if t.verdict.ok), key=score)
+        measured = Measured([w.replace(layout="nt")], archive, evaluator.environment, "device-warm", lambda t: True)
+        assert done.kernels and not measured.screens[w.replace(layout="nt")]
+        assert measured.knowledge.winners(w.replace(layout="nt")) == [key_of(best.candidate.origin.name, best.candidate.origin.config)]

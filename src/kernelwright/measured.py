@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 
 from kernelwright.archive import Archive
 from kernelwright.loop import median
+from kernelwright.problems import LAYOUTS
 from kernelwright.propose import score
 from kernelwright.propose.neighbours import Knowledge
 from kernelwright.records import Candidate, Environment, Outcome, Trial, Workload
@@ -27,6 +28,12 @@ class Measured:
             for t in archive.trials(workload=w):
                 if t.environment.comparable(environment):
                     self._take(t)
+        # what the same products showed in other layouts
+        stored_otherwise = {w.replace(layout=other) for w in workloads if w.layout for other in LAYOUTS} - set(workloads)
+        for w in sorted(stored_otherwise, key=lambda w: w.name):
+            for t in archive.trials(workload=w):
+                if t.environment.comparable(environment):
+                    self._learn(t)
 
     def record(self, trial: Trial) -> Trial:
         self._archive.append(trial)
@@ -38,9 +45,12 @@ class Measured:
             self.screens[trial.workload].append(trial)
         elif trial.stage == "confirm":
             self.confirms[trial.workload].append(trial)
+        self._learn(trial)
+        return trial
+
+    def _learn(self, trial: Trial) -> None:
         if trial.verdict.outcome is not Outcome.NOISY and (trial.stage == "screen" or not trial.verdict.ok):
             self.knowledge.learn(trial.workload, trial.candidate, score(trial))
-        return trial
 
     def seconds(self, session: str) -> float:
         """Of the device, in the sessions whose names begin so. A rival's Trial shares its Job's time with the candidates'."""

@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from kernelwright.families import DeviceFacts, gemm_cpu
 from kernelwright.families.gemm_cpu import GemmCpu
 from kernelwright.plan import evaluate
-from kernelwright.problems.gemm import LAYOUTS, Gemm
+from kernelwright.problems import LAYOUTS
+from kernelwright.problems.gemm import Gemm
 from kernelwright.problems.problem import TORCH_DTYPES
 from kernelwright.records import Candidate, ScalarArg, TensorArg, Workload
 

@@ -30,7 +30,7 @@ def near(m: int) -> Workload:
 def test_distance_is_a_metric_inside_a_kind(a, b, c):
     assert distance(a, a) == 0 and distance(a, b) == distance(b, a)
     assert distance(a, c) <= distance(a, b) + distance(b, c) + 1e-9 or math.isnan(distance(a, c))
-    assert math.isinf(distance(a, b)) == ((a.dtype, a.layout) != (b.dtype, b.layout))
+    assert math.isinf(distance(a, b)) == (a.dtype != b.dtype)
 
 
 @given(st.lists(GEMM, max_size=12))
@@ -100,6 +100,12 @@ def test_children_of_the_best_from_the_first_and_an_exact_end():
             seen.append(candidate.id)
             proposer.learn(judged(candidate, toy.ratio(candidate.origin.config)))
     assert len(seen) == len(set(seen)) == 36
+
+
+def test_the_same_product_in_another_layout_is_the_nearest():
+    w = suite("hgemm-1000")[345]
+    nt, larger = w.replace(layout="nt"), w.replace(axes={**w.axes, "K": 2 * w.axes["K"]})
+    assert 0 < distance(w, nt) < distance(w, w.replace(layout="tt")) < distance(w, larger)
 
 
 class Estimating(Toy):

@@ -15,8 +15,6 @@ from kernelwright.problems.draws import normal, uniform
 from kernelwright.problems.problem import TORCH_DTYPES, UNIT_ROUNDOFF, Case, Cost, Problem, Tensors, TensorSpec
 from kernelwright.records import DTYPES, Workload
 
-LAYOUTS = ("nn", "nt", "tn", "tt")
-
 EXACT_LIMIT = {"fp16": 2**11, "bf16": 2**8, "fp32": 2**24}
 """Integers up to here are exact in the type."""
 

@@ -1,10 +1,10 @@
 """`Neighbours`: the search of one Workload of a suite, led by what was measured on the Workloads near it.
 
-Neighbours are Workloads of one kind (problem, types, layout), and near where their axes differ by few doublings. A config's prior is its
-mean speed on the nearest of them, each as a share of the best speed seen there: ratios against a rival would favour configs that were tried
-where the rival is weak. Where Families estimate times, the share is changed as the estimates say it changes on the way from the neighbour:
-a tile that filled the device there may leave half of it idle here. Configs that no neighbour knows come from the Families' seeds and the
-tile model, then from mutating the best.
+Neighbours are Workloads of one kind (problem, types), and near where their axes differ by few doublings; nearest is the same product
+stored in another layout. A config's prior is its mean speed on the nearest of them, each as a share of the best speed seen there: ratios
+against a rival would favour configs that were tried where the rival is weak. Where Families estimate times, the share is changed as the
+estimates say it changes on the way from the neighbour: a tile that filled the device there may leave half of it idle here. Configs that no
+neighbour knows come from the Families' seeds and the tile model, then from mutating the best.
 """
 
 from __future__ import annotations
@@ -38,6 +38,10 @@ def key_of(family: str, config: Config | dict) -> Key:
     return family, frozenset(config.items())
 
 
+LAYOUT = 0.35
+"""Doublings that an operand stored the other way counts for: less than any neighbour in the axes."""
+
+
 def distance(a: Workload, b: Workload) -> float:
     """Doublings between the axes, Euclidean; infinity between Workloads of different kinds."""
     if _kind(a) != _kind(b):
@@ -46,19 +50,23 @@ def distance(a: Workload, b: Workload) -> float:
 
 
 def _kind(w: Workload) -> tuple[object, ...]:
-    return w.problem, tuple(w.axes), w.dtype, w.accumulate, w.layout, w.epilogue, w.source
+    return w.problem, tuple(w.axes), w.dtype, w.accumulate, w.source, w.epilogue
 
 
-def _place(w: Workload) -> tuple[float, ...]:
+def _doublings(w: Workload) -> tuple[float, ...]:
     return tuple(math.log2(max(n, 1)) for n in w.axes.values())
 
 
+def _place(w: Workload) -> tuple[float, ...]:
+    return (*_doublings(w), *(LAYOUT * (letter == "t") for letter in w.layout.ljust(2)))
+
+
 def in_order(workloads: Iterable[Workload]) -> list[Workload]:
-    """Kind after kind, small to large (the product of the axes, which the FLOP follow, in classes of a factor of two), and inside a class
-    each next to its nearest: a path through the neighbours, on which each meets what the ones before it have shown."""
+    """Kind after kind and layout after layout, small to large (the product of the axes, which the FLOP follow, in classes of a factor of
+    two), and inside a class each next to its nearest: a path through the neighbours, on which each meets what those before showed."""
     classes: dict[tuple[object, ...], dict[int, list[Workload]]] = {}
     for w in dict.fromkeys(workloads):
-        classes.setdefault(_kind(w), {}).setdefault(round(sum(_place(w))), []).append(w)
+        classes.setdefault((_kind(w), w.layout), {}).setdefault(round(sum(_doublings(w))), []).append(w)
     path: list[Workload] = []
     for sizes in classes.values():
         for _, left in sorted(sizes.items()):
