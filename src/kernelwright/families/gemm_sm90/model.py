@@ -1,9 +1,9 @@
 """How long a config takes on an H200, about: the order in which configs are tried. Not a claim about speed.
 
-Every constant is fitted by least squares of log(model / measured) to screens of 3,550 configs on 95 shapes (device-cold, one H200): the
-model is off by 8 % (ring), 11 % (persistent) and 10 % (whole_k) rms, and the best of its first eight is within 1 % of the best of all, on
-average. Times are microseconds, sizes bytes, `c` a batch of configs as arrays (columns), p and q the product's rows and columns for each;
-other Hoppers are taken to be alike, multiprocessor by multiprocessor.
+Every constant is fitted by least squares of log(model / measured) to screens of 8,000 configs on 306 products (device-cold, one H200): the
+models are off by 10 % (ring) to 14 % (tiny) rms, and of all configs tried on a product, the best of the first eight by the models is within
+0.8 % of the best, on average. Times are microseconds, sizes bytes, `c` a batch of configs as arrays (columns), `s` their sides; other
+Hoppers are taken to be alike, multiprocessor by multiprocessor.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import numpy as np
 
 from kernelwright.families.family import Config, DeviceFacts
 from kernelwright.families.gemm_sm90.limits import resident_clusters
+from kernelwright.families.gemm_sm90.sides import Batch
 
 Columns = dict[str, np.ndarray]
 CLOCK = 1780.0
@@ -23,23 +24,23 @@ PRODUCTS = 2048.0
 """A multiprocessor's wgmma multiply-adds a cycle."""
 SMEM = 128.0
 """Bytes that wgmma reads of shared memory a cycle."""
-MULTICAST = 46.5
+MULTICAST = 47.0
 """Bytes a cycle and multiprocessor that L2 hands out by multicast when all ask: each of the cluster's blocks asks for its part."""
-COALESCED = 26.8
+COALESCED = 28.5
 """The same for loads without multicast, where the 16 blocks of a group, in lock step and neighbours in the raster, count as one reader of
 what they have in common: that is how L2 behaves (64 x 128 tiles of 1024 x 1024 x 8192: 25 us without multicast, 32 with it)."""
 NEIGHBOURS = 16
 NEAREST = 50
 """Configs tried in place of a suggested one that is not legal."""
-TAKEN_IN = 99.0, 76.5
+TAKEN_IN = 90.0, 74.0
 """Bytes a cycle that one multiprocessor takes in, by its own loads and by multicast."""
 CLUSTER = 20e3
 """Bytes a microsecond into another block's shared memory (store_async)."""
 STORE = 24e3
 """Bytes a microsecond and multiprocessor of C."""
-POWER = 700e6
+POWER = 690e6
 """FLOP a microsecond that 700 W allow on normal data."""
-DRAM = 3.45e6
+DRAM = 3.6e6
 """Bytes a microsecond from and to memory, for a whole kernel of these sizes."""
 
 
@@ -47,26 +48,25 @@ def columns(configs: Sequence[Config]) -> Columns:
     return {key: np.array([c[key] for c in configs]) for key in configs[0]} if configs else {}
 
 
-def ring(c: Columns, p: np.ndarray, q: np.ndarray, k: int, device: DeviceFacts) -> np.ndarray:
+def ring(c: Columns, s: Batch, k: int, device: DeviceFacts) -> np.ndarray:
     bp, bq, split, slabs = c["block_p"], c["block_q"], c["split_k"], c["block_k"] / 64
     shared, size = c["cluster_p"] * c["cluster_q"], c["cluster_p"] * c["cluster_q"] * split
-    clusters = _cdiv(p, bp * c["cluster_p"]) * _cdiv(q, bq * c["cluster_q"])
+    clusters = _cdiv(s.p, bp * c["cluster_p"]) * _cdiv(s.q, bq * c["cluster_q"])
     rounds, blocks = _cdiv(clusters, _resident(size, device)), np.minimum(clusters * size, device.sms)
-    rows = (bp + bq) * 128 * slabs
-    taken_in = rows / np.where(shared > 1, TAKEN_IN[1], TAKEN_IN[0])
+    taken_in = _rows(c, s) * 128 * slabs / np.where(shared > 1, TAKEN_IN[1], TAKEN_IN[0])
     read = bp // 64 * (64 + bq) * 128 * slabs / SMEM
-    step = _largest(_products(bp, bq, slabs), read, taken_in, _asked(c, split, p, blocks, device) * slabs) + 81
-    reduction = np.where(split > 1, 0.41 + 1.21 * bp * bq * 4 * (1 - 1 / split) / CLUSTER, 0.0)
+    step = _largest(_products(bp, bq, slabs), read, taken_in, _asked(c, s, split, blocks, device) * slabs) + 55
+    reduction = np.where(split > 1, 0.42 + 1.3 * bp * bq * 4 * (1 - 1 / split) / CLUSTER, 0.0)
     main = _cdiv(_cdiv(k, c["block_k"]), split) * step / CLOCK
-    return np.maximum(1.74 + rounds * (0.84 + main + reduction + 1.1 * bp * bq * 2 / STORE), _memory(p, q, k))
+    return _limited(1.78 + rounds * (0.79 + main + reduction + 1.1 * bp * bq * 2 / STORE), s, k)
 
 
-def persistent(c: Columns, p: np.ndarray, q: np.ndarray, k: int, device: DeviceFacts) -> np.ndarray:
+def persistent(c: Columns, s: Batch, k: int, device: DeviceFacts) -> np.ndarray:
     """Where parts meet, the last block goes through a round for every doubling of their number: it counts itself, reads sums and clears
-    them. Ping-pong hides that behind the whole tiles that follow a shared tail. These costs are guesses."""
+    them, 6 us for a tile of 128 x 128. Ping-pong hides a third of that behind the whole tiles that follow a shared tail."""
     bp, bq, split, slabs, size = c["block_p"], c["block_q"], c["split_k"], c["block_k"] / 64, c["cluster_p"] * c["cluster_q"]
     clusters, pingpong = _resident(size, device), c["schedule"] == "pingpong"
-    count, steps = _cdiv(p, bp * c["cluster_p"]) * _cdiv(q, bq * c["cluster_q"]), _cdiv(k, c["block_k"])
+    count, steps = _cdiv(s.p, bp * c["cluster_p"]) * _cdiv(s.q, bq * c["cluster_q"]), _cdiv(k, c["block_k"])
     shared = np.select([c["tail"] == "stream", c["tail"] == "two_tile"], [1, 2], 0)
     whole = np.where(shared > 0, np.maximum(0, count // clusters - (shared - 1)), 0)
     shares = np.where(whole > 0, clusters, np.minimum(clusters, np.maximum(count, count * steps // 4)))
@@ -78,22 +78,19 @@ def persistent(c: Columns, p: np.ndarray, q: np.ndarray, k: int, device: DeviceF
 
     columns = bq // c["consumers_q"]  # of a warpgroup, in one wgmma or several
     n = columns // _cdiv(columns, 256)
-    rows = (bp + bq) * 128 * slabs
-    read = (bp // 64 * (bq // n) * (64 + n) * 128 * slabs + 0.88 * rows) / SMEM
-    taken_in = rows / np.where(size > 1, TAKEN_IN[1], TAKEN_IN[0])
-    step = _largest(_products(bp, bq, slabs), read, taken_in, _asked(c, split, p, blocks, device) * slabs) + 30
-    store = 0.63 * bp * bq * 2 / STORE * (1 + (waves - 1) * np.where(pingpong, 0.6, 1.0))
-    meeting = np.ceil(np.log2(parts)) * (1.0 + bp * bq * 8 / 80e3) * np.where(pingpong & (whole > 0), 0.3, 1.0)
-    lent = np.where((shared > 0) & (count > clusters), 1.03, 1.0)  # where power limits the clock, blocks that idle lend theirs
-    total = 3.07 + lent * busiest * step / CLOCK + store + meeting
-    # the limits are soft: of two configs at one of them, the one with less to do is a little faster
-    return 0.95 * np.maximum(np.maximum(total, _memory(p, q, k)), 2.0 * p * q * k / POWER) + 0.05 * total
+    read = (bp // 64 * (bq // n) * (64 + n) + 0.7 * (bp + bq)) * 128 * slabs / SMEM
+    taken_in = _rows(c, s) * 128 * slabs / np.where(size > 1, TAKEN_IN[1], TAKEN_IN[0])
+    step = _largest(_products(bp, bq, slabs), read, taken_in, _asked(c, s, split, blocks, device) * slabs) + 30
+    store = 0.89 * bp * bq * 2 / STORE * (1 + (waves - 1) * np.where(pingpong, 0.54, 1.0))
+    meeting = np.ceil(np.log2(parts)) * (2.1 + 2.6 * bp * bq * 8 / 80e3) * np.where(pingpong & (whole > 0), 0.66, 1.0)
+    lent = np.where((shared > 0) & (count > clusters), 1.35, 1.0)  # shares start and end at odd steps, where nothing is coalesced
+    return _limited(2.52 + lent * busiest * step / CLOCK + store + meeting, s, k)
 
 
-def whole_k(c: Columns, p: np.ndarray, q: np.ndarray, k: int, device: DeviceFacts) -> np.ndarray:
+def whole_k(c: Columns, s: Batch, k: int, device: DeviceFacts) -> np.ndarray:
     bp, bq, split = c["block_p"], c["block_q"], c["split_k"]
     depth = _cdiv(_cdiv(k, c["block_k"]), split) * c["block_k"]  # of one block
-    blocks = _cdiv(p, bp) * _cdiv(q, bq) * split
+    blocks = _cdiv(s.p, bp) * _cdiv(s.q, bq) * split
     used = depth * (bp + bq) * 2 + bp * bq * np.where(split > 1, 4, 2)
     per_sm = np.clip(np.minimum(device.smem_per_block // (used + 1024), 1024 // bp), 1, None)
     rounds = _cdiv(blocks, _resident(split, device) * split * per_sm)
@@ -105,10 +102,10 @@ def whole_k(c: Columns, p: np.ndarray, q: np.ndarray, k: int, device: DeviceFact
     return 1.28 + rounds * once
 
 
-def tiny(c: Columns, p: np.ndarray, q: np.ndarray, k: int, device: DeviceFacts) -> np.ndarray:
+def tiny(c: Columns, s: Batch, k: int, device: DeviceFacts) -> np.ndarray:
     """Off by 14 % rms, of 126 screens."""
     bp, bq, warps = c["block_p"], c["block_q"], c["warps"]
-    blocks, batches = _cdiv(p, bp) * _cdiv(q, bq), _cdiv(k, c["block_k"] * warps)
+    blocks, batches = _cdiv(s.p, bp) * _cdiv(s.q, bq), _cdiv(k, c["block_k"] * warps)
     return 2.28 + 1.25 * (batches - 1) + (bp + bq) * k * 2 / 51e3 * np.maximum(1, blocks / max(1, device.sms))
 
 
@@ -154,17 +151,24 @@ def _products(bp: Any, bq: Any, slabs: Any) -> Any:
     return bp * bq * 64 * slabs / PRODUCTS
 
 
-def _asked(c: Columns, split: Any, p: Any, blocks: Any, device: DeviceFacts) -> Any:
+def _rows(c: Columns, s: Batch) -> Any:
+    """Of both tiles, each as many times as it costs one of 128 bytes."""
+    return c["block_p"] * s.p_cost + c["block_q"] * s.q_cost
+
+
+def _asked(c: Columns, s: Batch, split: Any, blocks: Any, device: DeviceFacts) -> Any:
     """Cycles of L2 for 64 of K."""
-    bp, bq, cp, cq = c["block_p"], c["block_q"], c["cluster_p"], c["cluster_q"]
+    p_rows, q_rows, cp, cq = c["block_p"] * s.p_cost, c["block_q"] * s.q_cost, c["cluster_p"], c["cluster_q"]
     tiles = np.maximum(1, NEIGHBOURS // split)  # of the group, eight along P first; the other parts of K read something else
-    along_p = np.minimum(np.minimum(8, _cdiv(p, bp)), tiles)
-    alone = (bp / np.maximum(1, tiles / along_p) + bq / along_p) / COALESCED
-    return np.where(cp * cq > 1, (bp / cq + bq / cp) / MULTICAST, alone) * 128 * blocks / max(1, device.sms)
+    along_p = np.minimum(np.minimum(8, _cdiv(s.p, c["block_p"])), tiles)
+    alone = (p_rows / np.maximum(1, tiles / along_p) + q_rows / along_p) / COALESCED
+    return np.where(cp * cq > 1, (p_rows / cq + q_rows / cp) / MULTICAST, alone) * 128 * blocks / max(1, device.sms)
 
 
-def _memory(p: Any, q: Any, k: int) -> Any:
-    return 2.75 + (p * k + q * k + p * q) * 2 / DRAM
+def _limited(microseconds: Any, s: Batch, k: int) -> Any:
+    """By memory and by power. Both are soft: of two configs at a limit, the one with less to do is a little faster."""
+    memory = 2.75 + (s.p * k + s.q * k + s.p * s.q) * 2 / DRAM
+    return 0.95 * np.maximum(np.maximum(microseconds, memory), 2.0 * s.p * s.q * k / POWER) + 0.05 * microseconds
 
 
 def _largest(*terms: Any) -> Any:

@@ -201,7 +201,8 @@ CUTS = ((1, "tiles"), (2, "tiles"), (3, "tiles"), (4, "tiles"), (8, "tiles"))
 
 
 def microseconds(c: model.Columns, w: Workload, device: DeviceFacts) -> np.ndarray:
-    return model.persistent(c, *sides.extents(c, w), w.axes["K"], device)
+    columns = c["block_q"] // c["consumers_q"]
+    return model.persistent(c, sides.batch(c, columns // -(-columns // 256), w), w.axes["K"], device)
 
 
 def seeds(w: Workload, device: DeviceFacts) -> tuple[Config, ...]:

@@ -105,7 +105,7 @@ def plan(c: Config, w: Workload) -> LaunchPlan:
 
 
 def microseconds(c: model.Columns, w: Workload, device: DeviceFacts) -> np.ndarray:
-    return model.tiny(c, *sides.extents(c, w), w.axes["K"], device)
+    return model.tiny(c, sides.batch(c, c["block_q"], w), w.axes["K"], device)
 
 
 def seeds(w: Workload, device: DeviceFacts) -> tuple[Config, ...]:
