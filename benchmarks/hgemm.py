@@ -35,6 +35,7 @@ def main() -> None:
     parser.add_argument("--outside", type=Path, help="a table of CUDA-L2's times")
     parser.add_argument("--pack", type=Path, help="dispatch as this pack does; otherwise every shape's fastest is called")
     parser.add_argument("--raw", default="trials.jsonl.gz", help="file name of the raw trials; .xz takes a tenth of .gz or less")
+    parser.add_argument("--measured-by", default="", help="the command that filled the archive, for summary.json")
     parser.add_argument("--out", type=Path, required=True)
     args = parser.parse_args()
 
@@ -59,6 +60,7 @@ def main() -> None:
         own_losses=rows(result.losses(result.headline), result.mode),
         dispatched_losses=rows(result.losses(result.dispatched), result.mode),
         results=rows(list(result.headline.items()), result.mode),
+        measured_by=args.measured_by,
     )
     for name, title, shown, mode in shapes_page.charts(result):
         (args.out / f"{name}.svg").write_text(heatmap.picture(shown, mode, title))

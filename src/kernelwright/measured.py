@@ -29,8 +29,8 @@ class Measured:
                 if t.environment.comparable(environment):
                     self._take(t)
         # what the same products showed in other layouts
-        stored_otherwise = {w.replace(layout=other) for w in workloads if w.layout for other in LAYOUTS} - set(workloads)
-        for w in sorted(stored_otherwise, key=lambda w: w.name):
+        other_layouts = {w.replace(layout=other) for w in workloads if w.layout for other in LAYOUTS} - set(workloads)
+        for w in sorted(other_layouts, key=lambda w: w.name):
             for t in archive.trials(workload=w):
                 if t.environment.comparable(environment):
                     self._learn(t)

@@ -22,6 +22,7 @@ H200 = DeviceFacts(target="cuda:sm_90", sms=132, smem_per_block=227 * 1024, l2_b
 CASES = [
     *((family, text) for family in (Persistent(), Ring(), WholeK()) for text in ("gemm:256x512x1024:fp16:nt", "gemm:64x2048x2048:bf16:tn")),
     (Tiny(), "gemm:64x64x64:fp16:nt"),
+    *((family, "linear:512x512x512:fp16:nt:bias+gelu+residual") for family in (Persistent(), Ring(), WholeK(), Tiny(), GemmSm80())),
     *((GemmSm80(), text) for text in ("gemm:512x512x8192:fp16:nn", "gemm:100x92x1000:fp32:nt")),
     *((ChainCuda(), f"chain:{name}:4096x1024:fp16") for name in ("softmax", "new-gelu", "bias-gelu-residual")),
 ]

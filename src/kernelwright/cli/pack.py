@@ -9,6 +9,9 @@ import typer
 
 from kernelwright.cli.common import BAD_REQUEST, NO_KERNEL, Json, TargetName, console, emit, open_archive, open_target, workloads_of
 
+NOTE_SECONDS = 300.0
+"""Of silence of the judge, which shares the device with the sanitizers' processes."""
+
 app = typer.Typer(help="Winners as a folder of sources, builds and evidence.", no_args_is_help=True)
 
 
@@ -70,7 +73,7 @@ def verify(
         said = f"{k.cases} cases on {k.workloads} workloads and {k.random} random shapes, {k.seconds:.0f} s"
         screen.print(f"[{count}/{total}] {k.name}/{k.candidate[:8]}: {failed}, {said}", markup=False)
 
-    with Evaluator(device) as evaluator:
+    with Evaluator(device, note_seconds=NOTE_SECONDS) as evaluator:
         found = verify_pack(loaded, device, evaluator, Extent(limit, random, seed, sanitize), told)
     where = loaded.path / FILE
     if json_output:

@@ -122,35 +122,39 @@ __device__ __forceinline__ unsigned short load_shared_2(unsigned from) {
 
 // -------------------------------------------------------------------------------------------------------- global memory
 
-/// One 16-bit element through the read-only path: for data that no kernel writes while this one reads.
+/// One 16-bit element. Like all loads here not by ld.global.nc: launched dependently, a kernel runs while its predecessor still writes
+/// what it will read, and another kernel's block on the same multiprocessor may have left the old line in L1.
 __device__ __forceinline__ unsigned short load_global_2(const void* from) {
     unsigned short v;
-    asm volatile("ld.global.nc.u16 %0, [%1];" : "=h"(v) : "l"(from));
+    asm volatile("ld.global.u16 %0, [%1];" : "=h"(v) : "l"(from) : "memory");
     return v;
 }
 
-/// One element, or two neighbours, through the read-only path and L1 when `exists`, else zero: predicated, without a branch.
+/// One element, or two neighbours, through L1 when `exists`, else zero: predicated, without a branch.
 __device__ __forceinline__ unsigned load_global_2_or_zero(const void* from, bool exists) {
     unsigned short v;
-    asm volatile("{\n.reg .pred p;\nsetp.ne.u32 p, %2, 0;\nmov.u16 %0, 0;\n@p ld.global.nc.u16 %0, [%1];\n}"
+    asm volatile("{\n.reg .pred p;\nsetp.ne.u32 p, %2, 0;\nmov.u16 %0, 0;\n@p ld.global.u16 %0, [%1];\n}"
                  : "=h"(v)
-                 : "l"(from), "r"(static_cast<unsigned>(exists)));
+                 : "l"(from), "r"(static_cast<unsigned>(exists))
+                 : "memory");
     return v;
 }
 __device__ __forceinline__ unsigned load_global_4_or_zero(const void* from, bool exists) {
     unsigned v;
-    asm volatile("{\n.reg .pred p;\nsetp.ne.u32 p, %2, 0;\nmov.u32 %0, 0;\n@p ld.global.nc.u32 %0, [%1];\n}"
+    asm volatile("{\n.reg .pred p;\nsetp.ne.u32 p, %2, 0;\nmov.u32 %0, 0;\n@p ld.global.u32 %0, [%1];\n}"
                  : "=r"(v)
-                 : "l"(from), "r"(static_cast<unsigned>(exists)));
+                 : "l"(from), "r"(static_cast<unsigned>(exists))
+                 : "memory");
     return v;
 }
 
-/// 16 bytes through the read-only path, past L1: for data that this block reads once.
+/// 16 bytes past L1: for data that this block reads once.
 __device__ __forceinline__ uint4 load_global_16(const void* from) {
     uint4 v;
-    asm volatile("ld.global.nc.L1::no_allocate.L2::128B.v4.u32 {%0, %1, %2, %3}, [%4];"
+    asm volatile("ld.global.L1::no_allocate.L2::128B.v4.u32 {%0, %1, %2, %3}, [%4];"
                  : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
-                 : "l"(from));
+                 : "l"(from)
+                 : "memory");
     return v;
 }
 

@@ -101,6 +101,7 @@ struct Epilogue {
         // Swapped, q is a row of the addend: without this its addresses, 64 bits each, are kept from subtile to subtile beside
         // the sums (ptxas 13.0 spills up to 500 bytes).
         if constexpr (Config::swap && adds) asm volatile("" : "+r"(q));
+        if constexpr (Config::swap && adds) __syncwarp();  // movmatrix wants the warp together, after stores at C's edge
         Loaded<Columns> found;
         if constexpr (steps.bias && Config::swap) {
 #pragma unroll

@@ -68,7 +68,7 @@ struct Vec {
 };
 
 enum class Access {
-    PLAIN,   // loads through the read-only path (ld.global.nc), ordinary stores
+    PLAIN,   // through L1. Not ld.global.nc: launched dependently, a kernel runs while its predecessor writes what it will read
     STREAM,  // .cs: first to be evicted, for data that nobody reads again soon
 };
 
@@ -77,7 +77,7 @@ __device__ __forceinline__ Word load_word(const Word* from) {
     if constexpr (HOW == Access::STREAM) {
         return __ldcs(from);
     } else {
-        return __ldg(from);
+        return __ldca(from);
     }
 }
 

@@ -162,7 +162,9 @@ def verify_pack(
         rivals=sum(bool(e.rival) for e in pack.entries),
         kernels=tuple(kernels),
     )
-    (pack.path / FILE).write_bytes(msgspec.json.format(found.to_json().encode(), indent=1) + b"\n")
+    partly = pack.path / f"{FILE}.new"
+    partly.write_bytes(msgspec.json.format(found.to_json().encode(), indent=1) + b"\n")
+    partly.rename(pack.path / FILE)
     return found
 
 
@@ -184,7 +186,10 @@ def _tools(target: Target, extent: Extent) -> tuple[str | None, dict[str, str]]:
     if (path := sanitized.sanitizer()) is None:
         why = "not run: compute-sanitizer is neither on PATH nor in the CUDA toolkit's bin folder"
         return None, {tool: why for tool in sanitized.TOOLS}
-    version = f"compute-sanitizer {sanitized.sanitizer_version(path)}"
+    try:
+        version = f"compute-sanitizer {sanitized.sanitizer_version(path)}"
+    except OSError as error:
+        return None, {tool: f"not run: {error}" for tool in sanitized.TOOLS}
     return path, {tool: version for tool in sanitized.TOOLS}
 
 
@@ -287,7 +292,10 @@ class _Audit:
         path = self.tool_path
 
         def run(tool: str) -> Tool:
-            verdict = sanitized.sanitize(path, tool, request, stop=stop)
+            try:
+                verdict = sanitized.sanitize(path, tool, request, stop=stop)
+            except OSError as error:
+                return Tool(name=tool, evidence=f"not run: {error}")
             return Tool(name=tool, outcome=verdict.outcome, evidence=verdict.evidence)
 
         return tuple(pool.submit(run, tool) for tool in sanitized.TOOLS)

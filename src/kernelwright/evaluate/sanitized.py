@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -51,14 +52,18 @@ def sanitizer() -> str | None:
 
 
 def sanitizer_version(path: str) -> str:
-    done = subprocess.run([path, "--version"], capture_output=True, text=True, errors="replace", timeout=60)
+    """Raises OSError when the tool does not start."""
+    try:
+        done = subprocess.run([path, "--version"], capture_output=True, text=True, errors="replace", timeout=60)
+    except subprocess.TimeoutExpired:
+        raise OSError(f"{path} --version did not end") from None
     found = re.search(r"[Vv]ersion\s+([\w.]+)", done.stdout)
     return found[1] if found else "unknown"
 
 
 def sanitize(path: str, tool: str, request: Request, seconds: float = SECONDS, stop: threading.Event | None = None) -> Verdict:
     """The tool's Verdict on one kernel; OK only if the child ran to its end and the tool found nothing. `stop` ends the child early, for
-    those who wait for it in a thread that Ctrl-C does not reach."""
+    those who wait for it in a thread that Ctrl-C does not reach. Raises OSError when the tool cannot be started."""
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "request.json"
         file.write_text(request.to_json())
@@ -161,4 +166,5 @@ def run(request: Request) -> Verdict:
 
 
 if __name__ == "__main__":
+    signal.alarm(int(SECONDS))  # should the parent be killed, which watches the time
     print(SAID + run(Request.from_json(Path(sys.argv[1]).read_text())).to_json(), flush=True)

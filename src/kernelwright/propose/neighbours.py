@@ -156,15 +156,15 @@ class Neighbours(Evolve):
     def _priors(self) -> dict[Point, float]:
         """Of what neighbours know, and of the seeds."""
         known: dict[Point, list[float]] = {}
-        here = {p: self._estimate(self._key(p), self.workload) for p in self._guesses}
         for other in self.knowledge.near(self.workload):
             scores = {p: (key, score) for key, score in self.knowledge.scores(other).items() if (p := self._point(key))}
-            there = {p: self._estimate(key, other) for p, (key, _) in scores.items()}
-            here |= {p: self._estimate(key, self.workload) for p, (key, _) in scores.items()}
             best = max(self.knowledge.scores(other).values())
+            # both shares are of the same configs: those that the neighbour tried
+            here, there = ({p: self._estimate(key, w) for p, (key, _) in scores.items()} for w in (self.workload, other))
             for p, (_, score) in scores.items():
                 known.setdefault(p, []).append(score / best * _worth(p, here) / _worth(p, there))
-        priors = {p: UNTRIED * _worth(p, here) for p in self._guesses}
+        guesses = {p: self._estimate(self._key(p), self.workload) for p in self._guesses}
+        priors = {p: UNTRIED * _worth(p, guesses) for p in self._guesses}
         return priors | {p: sum(found) / len(found) for p, found in known.items()}
 
     def _estimate(self, key: Key, w: Workload) -> float | None:

@@ -19,7 +19,7 @@ def charts(result: Result) -> list[tuple[str, str, Mapping[Shape, Versus], str]]
         ("own-over-tuned", f"Ours against {tuned}, each in its best layout, {mode}", result.headline, result.mode),
         ("dispatched-over-tuned", f"Dispatched against {tuned}, {mode}", result.dispatched, result.mode),
         ("own-over-exhaustive", f"Ours against {rival_name(result.exhaustive)}, {mode}", result.searched, result.mode),
-        ("chain-own-over-tuned", f"Ours against {tuned}, launches back to back", result.chained, result.chain_mode),
+        ("chain-own-over-tuned", f"Ours against {tuned}, launched dependently", result.chained, result.chain_mode),
     ]
     return [one for one in found if one[2]]
 
@@ -36,8 +36,8 @@ def render(result: Result, *, title: str, command: str, environment: Environment
         "dispatched_over_exhaustive": f"dispatched against {rival_name(result.exhaustive)}",
         "own_over_torch": f"ours against {rival_name(result.torch)}",
         "own_over_cuda_l2": f"ours against CUDA-L2, over {tuned} (measured elsewhere)",
-        "chain_own_over_tuned": f"ours against {tuned}, launches back to back",
-        "chain_dispatched_over_tuned": f"dispatched against {tuned}, launches back to back",
+        "chain_own_over_tuned": f"ours against {tuned}, launched dependently",
+        "chain_dispatched_over_tuned": f"dispatched against {tuned}, launched dependently",
     }
     rows = [(label, [means.get(name), *(means.get(f"{name}_{c}") for c in classes)]) for name, label in labels.items() if means.get(name)]
     per_class = [sum(s.size_class == c for s in result.headline) for c in classes]

@@ -245,7 +245,7 @@ T __shfl_xor_sync(unsigned mask, T v, int distance, int width = 32) {
 }
 
 template <class T>
-T __ldg(const T* p) {
+T __ldca(const T* p) {
     return *emulator::aligned(p);
 }
 template <class T>

@@ -50,7 +50,7 @@ def test_shuffles_keep_to_their_width(tmp_path):
         ("if (t < 16) __syncwarp(); else __syncthreads();", "different barriers"),
         ("y[t + 1] = x[t];", "memory outside y"),
         ("const_cast<float*>(x)[t] = 0.0f;", "an input x"),
-        ("y[t] = __ldg(reinterpret_cast<const float4*>(x + 4 * (t / 5) + 1)).x;", "misaligned"),
+        ("y[t] = __ldca(reinterpret_cast<const float4*>(x + 4 * (t / 5) + 1)).x;", "misaligned"),
     ],
 )
 def test_faults_are_found(body, message, tmp_path):

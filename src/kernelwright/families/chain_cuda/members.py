@@ -127,7 +127,7 @@ def _loads(functor: Functor) -> list[str]:
             source = chain.nodes[i].name
             place = _at_row(functor, source) if chain.nodes[i].shape == "row" else safe(source)
             integer = chain.tensor(i).dtype in ("int32", "int64")
-            row.append(f"r.{functor.name(i)} = {f'__ldg({place})' if integer else f'load_one({place})'};")
+            row.append(f"r.{functor.name(i)} = {f'__ldca({place})' if integer else f'load_one({place})'};")
     for pick in functor.picks():
         target = f"r.{functor.name(chain.nodes[pick].args[1])}"
         row.append(f"const bool inside{pick} = {target} >= 0 && {target} < cols;  // outside, the result is NaN")

@@ -14,6 +14,10 @@ RESIDENT = (132, 66, 39, 30, 22, 17, 15, 15, 9, 7, 7, 7, 7, 7, 7, 7)
 cluster stays inside a group of about 16 multiprocessors, and not every group is whole: of 132 multiprocessors clusters of 4 fill 120."""
 
 
+LEAST_STEPS = 4
+"""Steps of K that make a share of a tile worth its reduction; a guess. Fewer tiles than clusters get no more clusters than this leaves."""
+
+
 def resident_clusters(blocks: int, sms: int) -> int:
     """Clusters of `blocks` blocks that run at a time, about, on a device with `sms` multiprocessors."""
     return max(1, RESIDENT[blocks - 1] * sms // RESIDENT[0])

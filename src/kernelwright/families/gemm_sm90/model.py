@@ -2,8 +2,8 @@
 
 Every constant is fitted by least squares of log(model / measured) to screens of 8,000 configs on 306 products (device-cold, one H200): the
 models are off by 10 % (ring) to 14 % (tiny) rms, and of all configs tried on a product, the best of the first eight by the models is within
-0.8 % of the best, on average. Times are microseconds, sizes bytes, `c` a batch of configs as arrays (columns), `s` their sides; other
-Hoppers are taken to be alike, multiprocessor by multiprocessor.
+0.8 % of the best, on average (on the screens of the fit themselves). Times are microseconds, sizes bytes, `c` a batch of configs as arrays
+(columns), `s` their sides; other Hoppers are taken to be alike, multiprocessor by multiprocessor.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from kernelwright.families.family import Config, DeviceFacts
-from kernelwright.families.gemm_sm90.limits import resident_clusters
+from kernelwright.families.gemm_sm90.limits import LEAST_STEPS, resident_clusters
 from kernelwright.families.gemm_sm90.sides import Batch
 
 Columns = dict[str, np.ndarray]
@@ -69,7 +69,7 @@ def persistent(c: Columns, s: Batch, k: int, device: DeviceFacts) -> np.ndarray:
     count, steps = _cdiv(s.p, bp * c["cluster_p"]) * _cdiv(s.q, bq * c["cluster_q"]), _cdiv(k, c["block_k"])
     shared = np.select([c["tail"] == "stream", c["tail"] == "two_tile"], [1, 2], 0)
     whole = np.where(shared > 0, np.maximum(0, count // clusters - (shared - 1)), 0)
-    shares = np.where(whole > 0, clusters, np.minimum(clusters, np.maximum(count, count * steps // 4)))
+    shares = np.where(whole > 0, clusters, np.minimum(clusters, np.maximum(count, count * steps // LEAST_STEPS)))
     share = np.maximum(1, _cdiv((count - whole * clusters) * steps, shares))  # steps of a shared tail that each cluster does
     waves = np.where(shared > 0, whole + _cdiv(share, steps), _cdiv(count * split, clusters))
     busiest = np.where(shared > 0, whole * steps + share, waves * _cdiv(steps, split))

@@ -12,7 +12,7 @@ from kernelwright.families import epilogue
 from kernelwright.families.family import Config, DeviceFacts, Space
 from kernelwright.families.gemm_sm90 import limits, model, sides
 from kernelwright.families.gemm_sm90.limits import ints
-from kernelwright.plan import cdiv, evaluate
+from kernelwright.plan import cdiv
 from kernelwright.records import Launch, LaunchPlan, ScalarArg, TensorMapArg, Workload, WorkspaceArg
 
 MOST_SUMS = {2: 192, 3: 128}
@@ -43,8 +43,6 @@ whose neighbouring tiles form a group, or the curve that all tiles lie on. `evic
 leave. `split_k`: parts of every tile's K. `tail`: what is shared along K by all clusters, instead of dealt out as tiles: the last, partial
 wave (stream), the last full wave too (two_tile)."""
 SHARED_WAVES = {"tiles": 0, "stream": 1, "two_tile": 2}
-LEAST_STEPS = 4
-"""Steps of K that make a share worth its reduction; a guess. Fewer tiles than clusters get no more clusters than this leaves."""
 
 
 def consumers(c: Config) -> int:
@@ -75,9 +73,13 @@ def k_steps(c: Config, w: Workload) -> int:
     return cdiv(w.axes["K"], int(c["block_k"]))
 
 
+def _cluster(c: Config) -> int:
+    return int(c["cluster_p"]) * int(c["cluster_q"])
+
+
 def resident(c: Config) -> str:
-    """Clusters that run at one time, as an expression. One that does not fit at first would run when the others have ended."""
-    cluster = int(c["cluster_p"]) * int(c["cluster_q"])
+    """limits.resident_clusters as an expression. One that does not fit at first would run when the others have ended."""
+    cluster = _cluster(c)
     return f"max(1, sms * {limits.RESIDENT[cluster - 1]} // {limits.RESIDENT[0]})"
 
 
@@ -111,7 +113,7 @@ def illegal(c: Config, w: Workload, device: DeviceFacts) -> str | None:
 
 def cut_in_vain(c: Config, w: Workload, device: DeviceFacts) -> str | None:
     """Why K cannot be cut like this, or need not be."""
-    split, count, steps, clusters = int(c["split_k"]), tiles(c, w), k_steps(c, w), evaluate(resident(c), {"sms": device.sms})
+    split, count, steps, clusters = int(c["split_k"]), tiles(c, w), k_steps(c, w), limits.resident_clusters(_cluster(c), device.sms)
     if split > steps:
         return f"K = {w.axes['K']} has fewer than {split} steps of {c['block_k']}"
     if split > 1 and c["tail"] != "tiles":
@@ -124,7 +126,7 @@ def cut_in_vain(c: Config, w: Workload, device: DeviceFacts) -> str | None:
         return f"{count} tiles fill all waves of {clusters} clusters: there is no tail to share"
     if c["tail"] == "two_tile" and count < clusters:
         return f"{count} tiles on {clusters} clusters have no full wave for two_tile"
-    if steps == 1 or (count < clusters and count * steps // LEAST_STEPS <= count):
+    if steps == 1 or (count < clusters and count * steps // limits.LEAST_STEPS <= count):
         return f"K = {w.axes['K']} has too few steps of {c['block_k']} to share"
     return None
 
@@ -157,7 +159,7 @@ def plan(c: Config, w: Workload) -> LaunchPlan:
     map_c = sides.store_map(64, width, "128B") if c["swap"] else sides.store_map(width, 16, sides.SWIZZLE[width])
     count, steps = f"(cdiv({p.extent}, {bp * cp}) * cdiv({q.extent}, {bq * cq}))", f"cdiv(K, {bk})"
     stream = c["tail"] != "tiles"
-    items = f"max({count}, {count} * {steps} // {LEAST_STEPS})" if stream else f"{count} * {split}"
+    items = f"max({count}, {count} * {steps} // {limits.LEAST_STEPS})" if stream else f"{count} * {split}"
     grid = f"min({items}, {resident(c)}) * {cluster}"
     workspace = 0
     partials = counters = ScalarArg(ctype="i64", value=0)
@@ -195,9 +197,9 @@ TILES = (
     ("cooperative", 2, 1, 128, 224), ("cooperative", 2, 1, 256, 160), ("cooperative", 2, 1, 128, 64), ("cooperative", 2, 1, 256, 96),
 )  # fmt: skip
 """(schedule, consumers_p, consumers_q, block_p, block_q): what won somewhere on an H200, and the vendor's two largest."""
-CUTS = ((1, "tiles"), (2, "tiles"), (3, "tiles"), (4, "tiles"), (8, "tiles"))
-"""(split_k, tail). No shared tails: on 18 shapes measured on an H200 (4104x2056x1032 to 8192x12288x12288) each lost to whole tiles, by 3 %
-(two_tile, 78 waves) to 60 %."""
+SPLITS = (1, 2, 3, 4, 8)
+"""No shared tails: on 18 shapes measured on an H200 (4104x2056x1032 to 8192x12288x12288) each lost to whole tiles, by 3 % (two_tile, 78
+waves) to 60 %."""
 
 
 def microseconds(c: model.Columns, w: Workload, device: DeviceFacts) -> np.ndarray:
@@ -208,7 +210,7 @@ def microseconds(c: model.Columns, w: Workload, device: DeviceFacts) -> np.ndarr
 def seeds(w: Workload, device: DeviceFacts) -> tuple[Config, ...]:
     """The twelve of the menu that the model puts first: six tiles in both raster orders, between which it cannot tell."""
     configs, columns = _menu(w.layout, device)
-    tile = itemgetter("schedule", "block_p", "block_q", "tail")
+    tile = itemgetter("schedule", "block_p", "block_q")
     return model.first(configs, microseconds(columns, w, device), tile, lambda c: illegal(c, w, device) is None, count=12)
 
 
@@ -230,5 +232,5 @@ def _menu(layout: str, device: DeviceFacts) -> tuple[list[Config], model.Columns
         sizes = product((2, 1), range(8, 2, -1))
         whole = (c | {"raster": "p", "split_k": 1, "tail": "tiles", "store_buffers": b, "stages": s} for b, s in sizes)
         if (full := next((x for x in whole if illegal(x, large, device) is None), None)) is not None:
-            found += [full | {"split_k": split, "tail": tail, "raster": raster} for (split, tail), raster in product(CUTS, "pq")]
+            found += [full | {"split_k": split, "raster": raster} for split, raster in product(SPLITS, "pq")]
     return found, model.columns(found)
