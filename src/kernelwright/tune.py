@@ -32,7 +32,8 @@ from kernelwright.loop import CONFIRM_ATTEMPTS, asked_modes, headline_mode, scre
 from kernelwright.measured import Measured
 from kernelwright.problems import problem_of
 from kernelwright.propose import score
-from kernelwright.propose.neighbours import Neighbours, in_order, key_of
+from kernelwright.propose.configs import SearchSpace
+from kernelwright.propose.neighbours import Neighbours, in_order
 from kernelwright.records import Candidate, Trial, Workload
 from kernelwright.runtime.kernel_set import assign, cover
 from kernelwright.targets.target import Peaks, Target
@@ -314,15 +315,13 @@ class Suite:
 
     def _likely(self, w: Workload, kernels: Sequence[str]) -> list[Candidate]:
         tried = {t.candidate.id for t in self.measured.screens[w]}
-        priors = self.measured.knowledge.priors(w)
-        families = {f.name: f for f in families_for(w, self.facts)[0]}
+        space = SearchSpace(w, families_for(w, self.facts)[0], self.facts)
+        priors = self.measured.knowledge.priors(space)
         found = []
         for c in (self.measured.candidates[k] for k in kernels if k not in tried):
-            family, config = families.get(c.origin.name), dict(c.origin.config)
-            prior = priors.get(key_of(c.origin.name, config), 0.0)
-            if family is None or prior < LIKELY or family.illegal(config, w, self.facts):  # pyright: ignore[reportArgumentType]
-                continue
-            if family.render(config, w, self.facts).id == c.id:  # pyright: ignore[reportArgumentType]
+            point = space.point(c.origin.name, dict(c.origin.config))
+            prior = priors.get(point, 0.0) if point else 0.0
+            if point and prior >= LIKELY and space.families[point.family].render(space.config(point), w, self.facts).id == c.id:
                 found.append((prior, c))
         return [c for _, c in sorted(found, key=lambda pair: -pair[0])[:GAP_KERNELS]]
 

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from toy_family import BEST, DEVICE, Toy, W, judged
 
 from kernelwright.problems.suites import suite
+from kernelwright.propose.configs import SearchSpace
 from kernelwright.propose.neighbours import HOPELESS, UNTRIED, Knowledge, Neighbours, distance, in_order, key_of
 from kernelwright.records import Workload
 
@@ -51,15 +52,16 @@ def test_the_thousand_products_follow_each_other():
 
 def test_priors_are_shares_of_the_best_over_the_neighbours():
     toy, knowledge = Toy(), Knowledge()
-    assert knowledge.priors(W) == {} and knowledge.winners(W) == []
-    good, poor, broken = (toy.render(c, W, DEVICE) for c in (BEST, CONFIG, {**BEST, "split": 8}))
+    space = SearchSpace(W, [toy], DEVICE)
+    assert knowledge.priors(space) == {} and knowledge.winners(W) == []
+    configs = (BEST, CONFIG, {**BEST, "split": 8})
+    good, poor, broken = (toy.render(c, W, DEVICE) for c in configs)
     for m, scores in ((128, (2.0, 1.0, -math.inf)), (256, (8.0, 6.0, 2.0))):
         for candidate, score in zip((good, poor, broken), scores, strict=True):
             knowledge.learn(near(m), candidate, score)
     knowledge.learn(W.replace(dtype="fp16"), poor, 100.0)  # of another kind
-    priors = knowledge.priors(W)
-    assert list(priors) == [key_of("toy", dict(c.origin.config)) for c in (good, poor, broken)]
-    assert list(priors.values()) == pytest.approx([1.0, 0.625, 0.125])
+    priors = knowledge.priors(space)
+    assert [priors[space.point("toy", c)] for c in configs] == pytest.approx([1.0, 0.625, 0.125]) and len(priors) == 3
     assert knowledge.near(W) == [near(128), near(256)] and knowledge.near(near(128))[0] == near(256)
     assert knowledge.winners(W) == [key_of("toy", BEST)]
 

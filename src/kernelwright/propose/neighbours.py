@@ -11,10 +11,10 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from kernelwright.families.family import Config, DeviceFacts, Family
-from kernelwright.propose.configs import Point
+from kernelwright.propose.configs import Point, SearchSpace
 from kernelwright.propose.evolve import ATTEMPTS, Evolve
 from kernelwright.records import Candidate, Trial, Workload
 
@@ -83,7 +83,7 @@ class Knowledge:
         self._scores: dict[Workload, dict[Key, float]] = {}
         self._right: dict[tuple[object, ...], dict[Workload, tuple[float, ...]]] = {}
         """By kind: the places of Workloads on which something was right."""
-        self.estimates: dict[tuple[Key, Workload], float | None] = {}
+        self._estimates: dict[tuple[Key, Workload], float | None] = {}
         """What Families said, for all searches: an estimate takes 0.1 ms, and each config is asked about by every neighbour."""
 
     def learn(self, w: Workload, candidate: Candidate, score: float) -> None:
@@ -101,24 +101,40 @@ class Knowledge:
         found = heapq.nsmallest(count + 1, ((math.dist(here, place), i, other) for i, (other, place) in enumerate(others.items())))
         return [other for _, _, other in found if other != w][:count]
 
-    def scores(self, w: Workload) -> dict[Key, float]:
-        """Of every config tried there; 0 for a failure."""
-        return self._scores.get(w, {})
-
     def winners(self, w: Workload) -> list[Key]:
         """The best configs of the nearest neighbours, the nearest one's first."""
         return list(dict.fromkeys(max(s, key=s.__getitem__) for s in (self._scores[other] for other in self.near(w, WINNERS))))
 
-    def priors(self, w: Workload) -> dict[Key, float]:
-        """Every config that the nearest neighbours tried, the highest prior (0 to 1) first."""
-        shares: dict[Key, list[float]] = {}
-        for other in self.near(w):
-            scores = self._scores[other]
-            best = max(scores.values())
-            for key, score in scores.items():
-                shares.setdefault(key, []).append(score / best)
-        means = {key: sum(found) / len(found) for key, found in shares.items()}
-        return dict(sorted(means.items(), key=lambda item: item[1], reverse=True))
+    def priors(self, space: SearchSpace) -> dict[Point, float]:
+        """Of every config of `space` that the nearest neighbours of its Workload tried."""
+        shares: dict[Point, list[float]] = {}
+        for other in self.near(space.workload):
+            scores = {p: (key, score) for key, score in self._scores[other].items() if (p := point_of(space, key))}
+            best = max(self._scores[other].values())
+            # both shares of the estimates are among the same configs: those that the neighbour tried
+            here, there = ({p: self.estimate(space, key, w) for p, (key, _) in scores.items()} for w in (space.workload, other))
+            for p, (_, score) in scores.items():
+                shares.setdefault(p, []).append(score / best * worth(p, here) / worth(p, there))
+        return {p: sum(found) / len(found) for p, found in shares.items()}
+
+    def estimate(self, space: SearchSpace, key: Key, w: Workload) -> float | None:
+        if (key, w) not in self._estimates:
+            family, config = key
+            self._estimates[key, w] = space.families[family].estimate(dict(config), w, space.device)
+        return self._estimates[key, w]
+
+
+def point_of(space: SearchSpace, key: Key) -> Point | None:
+    """The config in another Workload's space; None where it is not legal."""
+    family, config = key
+    point = space.point(family, dict(config))
+    return point if point is not None and space.legal(point) else None
+
+
+def worth(p: Point, estimates: Mapping[Point, float | None]) -> float:
+    """What the estimates say of it, as a share of the best of them; 1 without."""
+    mine = estimates[p]
+    return min(us for us in estimates.values() if us) / mine if mine else 1.0
 
 
 class Neighbours(Evolve):
@@ -148,40 +164,11 @@ class Neighbours(Evolve):
 
     def _ranked(self) -> list[Point]:
         """Winners of the nearest neighbours, then what neighbours know and the seeds, by prior; none that is hopeless."""
-        priors = self._priors()
-        winners = [p for key in self.knowledge.winners(self.workload) if (p := self._point(key))]
+        guesses = {p: self.knowledge.estimate(self.space, key_of(p.family, self.space.config(p)), self.workload) for p in self._guesses}
+        priors = {p: UNTRIED * worth(p, guesses) for p in guesses} | self.knowledge.priors(self.space)
+        winners = [p for key in self.knowledge.winners(self.workload) if (p := point_of(self.space, key))]
         ranked = (*winners, *sorted(priors, key=priors.__getitem__, reverse=True))
         return [p for p in dict.fromkeys(ranked) if p not in self.visited and priors[p] >= HOPELESS]
-
-    def _priors(self) -> dict[Point, float]:
-        """Of what neighbours know, and of the seeds."""
-        known: dict[Point, list[float]] = {}
-        for other in self.knowledge.near(self.workload):
-            scores = {p: (key, score) for key, score in self.knowledge.scores(other).items() if (p := self._point(key))}
-            best = max(self.knowledge.scores(other).values())
-            # both shares are of the same configs: those that the neighbour tried
-            here, there = ({p: self._estimate(key, w) for p, (key, _) in scores.items()} for w in (self.workload, other))
-            for p, (_, score) in scores.items():
-                known.setdefault(p, []).append(score / best * _worth(p, here) / _worth(p, there))
-        guesses = {p: self._estimate(self._key(p), self.workload) for p in self._guesses}
-        priors = {p: UNTRIED * _worth(p, guesses) for p in self._guesses}
-        return priors | {p: sum(found) / len(found) for p, found in known.items()}
-
-    def _estimate(self, key: Key, w: Workload) -> float | None:
-        estimates = self.knowledge.estimates
-        if (key, w) not in estimates:
-            family, config = key
-            estimates[key, w] = self.space.families[family].estimate(dict(config), w, self.space.device)
-        return estimates[key, w]
-
-    def _key(self, point: Point) -> Key:
-        return key_of(point.family, self.space.config(point))
-
-    def _point(self, key: Key) -> Point | None:
-        """The neighbour's config here; None where it is not legal."""
-        family, config = key
-        point = self.space.point(family, dict(config))
-        return point if point is not None and self.space.legal(point) else None
 
     def _choose(self) -> tuple[Point | None, tuple[str, ...]]:
         """Children of the best from the start: where neighbours have spoken, the uniform draws that found a population are wasted."""
@@ -191,9 +178,3 @@ class Neighbours(Evolve):
             if self._fresh(child):
                 return child, tuple(self.candidates[p] for p in parents)
         return self._any(), ()
-
-
-def _worth(p: Point, estimates: dict[Point, float | None]) -> float:
-    """What the estimates say of it, as a share of the best of them; 1 without."""
-    mine = estimates[p]
-    return min(us for us in estimates.values() if us) / mine if mine else 1.0
