@@ -197,7 +197,7 @@ def test_vector_kernels_refuse_what_they_cannot_address(tmp_path):
 
 @needs_compiler
 @pytest.mark.slow
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=24, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.sampled_from(NAMES), st.sampled_from(["fp32", "fp16", "bf16"]), st.sampled_from([96, 264, 1000]), st.randoms())
 def test_any_legal_config_computes_the_chain(tmp_path, name, dtype, cols, rnd: random.Random):
     w = workload(name, 5, cols, dtype)
