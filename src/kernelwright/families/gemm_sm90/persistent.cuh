@@ -32,7 +32,7 @@ struct Config {
     static constexpr bool fp16_accumulate = false;
     static constexpr int block_p = 128, block_q = 256, block_k = 64;
     static constexpr int split_k = 1;       // parts of every tile's K
-    static constexpr int shared_waves = 0;  // waves whose K all clusters share: the last, partial one (1), the full one before too (2)
+    static constexpr int shared_waves = 0;  // waves whose K all clusters share: the last (1), the full one before too (2)
     static constexpr kw::Steps epilogue = {};
     static constexpr bool pingpong = false;
     static constexpr int consumers_p = 2, consumers_q = 1;  // how the consumer warpgroups share a tile; ping-pong: 1, 1
@@ -115,6 +115,141 @@ __device__ __forceinline__ Place place_of(int tile, int P, int Q, int rank_p, in
     return {p * span_p + rank_p * Config::block_p, q * span_q + rank_q * Config::block_q};
 }
 
+// blocks that share rows or columns with one, itself counted once: they fill its stages, and it fills theirs
+constexpr int mates = Config::cluster_p + Config::cluster_q - 1;
+
+/// What lies where in shared memory, and the block's place in its cluster.
+struct Block {
+    unsigned ring, store_buffers, full, empty, flags;
+    int rank, rank_p, rank_q;
+
+    __device__ __forceinline__ explicit Block(unsigned smem) {
+        ring = smem, store_buffers = ring + stages * stage_bytes;
+        full = store_buffers + consumers * Store::warpgroup_bytes, empty = full + stages * 8, flags = empty + stages * 8;
+        rank = cluster_blocks > 1 ? int(kw::cluster_rank()) : 0;
+        rank_p = rank % Config::cluster_p, rank_q = rank / Config::cluster_p;
+    }
+};
+
+/// One thread: loads every step of the cluster's items into the next stage that is free.
+__device__ __forceinline__ void produce(const Block& block, const CUtensorMap* map_p, const CUtensorMap* map_q, int P, int Q,
+                                        int K) {
+    unsigned short mask_p = 0, mask_q = 0;
+    for (int i = 0; i < Config::cluster_q; i++) mask_p |= 1u << (block.rank_p + i * Config::cluster_p);
+    for (int i = 0; i < Config::cluster_p; i++) mask_q |= 1u << (block.rank_q * Config::cluster_p + i);
+    RingPosition at;
+    Work work = work_of(P, Q, K);
+#pragma unroll 1
+    while (work.more()) {
+        const Item item = work.next();
+        const Place place = place_of(item.tile, P, Q, block.rank_p, block.rank_q);
+        int k = item.begin * Config::block_k;
+#pragma unroll 1
+        for (int step = 0; step < item.steps; step++, k += Config::block_k) {
+            const unsigned bar = block.full + at.slot * 8, to = block.ring + at.slot * stage_bytes;
+            kw::barrier_wait(block.empty + at.slot * 8, at.parity ^ 1);
+            kw::barrier_expect(bar, stage_bytes);
+            OperandP::template load<Config::cluster_q>(to, map_p, bar, place.p, k, block.rank_q, mask_p, Config::evict_p);
+#pragma unroll
+            for (int i = 0; i < q_operands; i++)
+                OperandQ::template load<Config::cluster_p>(to + OperandP::bytes + i * OperandQ::bytes, map_q, bar,
+                                                           place.q + i * n, k, block.rank_p, mask_q, Config::evict_q);
+            at.advance();
+        }
+    }
+}
+
+/// A warp's share of saying that a stage has been read: lane i tells block i of the mates.
+struct Release {
+    unsigned told;
+    bool active;
+
+    __device__ __forceinline__ explicit Release(const Block& block) : told(block.empty) {
+        const int lane = threadIdx.x % 32;
+        active = lane < mates;
+        if constexpr (cluster_blocks > 1) {
+            int other = lane - Config::cluster_p;  // among the blocks of the other rank_q
+            int mate = lane < Config::cluster_p ? block.rank_q * Config::cluster_p + lane
+                       : active                 ? block.rank_p + (other + (other >= block.rank_q)) * Config::cluster_p
+                                                : block.rank;
+            told = kw::cluster_address(block.empty, mate);
+        }
+    }
+    __device__ __forceinline__ void operator()(int slot) const {
+        if (!active) return;
+        if constexpr (cluster_blocks > 1)
+            kw::barrier_arrive_cluster(told + slot * 8);
+        else
+            kw::barrier_arrive(told + slot * 8);
+    }
+};
+
+/// A warpgroup: multiplies its share of each item (ping-pong: all of every other item), and sends the sums on their way to C.
+__device__ __forceinline__ void consume(const Block& block, int consumer, const CUtensorMap* map_c, int P, int Q, int K,
+                                        float* partials, int* counters, const kw::Epilogue<Config>& epilogue) {
+    const int share_p = consumer % Config::consumers_p, share_q = Config::pingpong ? 0 : consumer / Config::consumers_p;
+    Store store(block.store_buffers + consumer * Store::warpgroup_bytes, consumer_barrier + consumer);
+    constexpr int shares = Config::pingpong ? 1 : consumers;  // of a tile
+    const Meetings<slices * subtiles * n / 2, cluster_blocks * shares> meetings{
+        partials, counters, block.rank * shares + (Config::pingpong ? 0 : consumer), block.flags + consumer * 4,
+        consumer_barrier + consumer};
+    const Release release(block);
+    RunningSums<n / 2, Config::fp16_accumulate>::Array running[slices][subtiles];
+    RingPosition at;
+    Work work = work_of(P, Q, K);
+#pragma unroll 1
+    for (int turn = 0; work.more(); turn++) {
+        const Item item = work.next();
+        if (Config::pingpong && turn % 2 != consumer) {
+            at.skip(item.steps);
+            continue;
+        }
+        if (Config::pingpong && turn > 0) kw::named_sync(turn_barrier + consumer, 256);
+        int previous = 0;
+#pragma unroll 1
+        for (int step = 0; step < item.steps; step++) {
+            const unsigned p = block.ring + at.slot * stage_bytes;
+            const unsigned q = p + OperandP::bytes + share_q * slices * OperandQ::bytes;
+            kw::barrier_wait(block.full + at.slot * 8, at.parity);
+            kw::wgmma_fence();
+#pragma unroll
+            for (int i = 0; i < slices; i++)
+                multiply_stage<Element, OperandP, OperandQ, subtiles, n, Config::block_k>(running[i], p, share_p * consumer_p,
+                                                                                          q + i * OperandQ::bytes, step > 0);
+            kw::wgmma_commit();
+            kw::wgmma_wait<1>();
+            if (step > 0) release(previous);
+            previous = at.slot;
+            at.advance();
+        }
+        if (Config::pingpong && work.more()) kw::named_arrive(turn_barrier + (consumer ^ 1), 256);
+        kw::wgmma_wait<0>();
+        release(previous);
+#pragma unroll
+        for (int i = 0; i < slices; i++) {
+#pragma unroll
+            for (int s = 0; s < subtiles; s++) kw::wgmma_settle(running[i][s]);
+        }
+        float room[slices][subtiles][n / 2];
+        auto& sums = as_floats(running, room);
+        if constexpr (Work::cuts) {
+            if (item.steps < work.k_steps) {
+                const Work::Meeting meeting = work.meeting(item.tile);
+                if (!meetings.climb(&sums[0][0][0], meeting.first, item.share - meeting.first, meeting.count)) continue;
+            }
+        }
+        const Place place = place_of(item.tile, P, Q, block.rank_p, block.rank_q);
+#pragma unroll
+        for (int i = 0; i < slices; i++) {
+#pragma unroll
+            for (int s = 0; s < subtiles; s++)
+                store.store(sums[i][s], epilogue, map_c, place.p + share_p * consumer_p + s * 64,
+                            place.q + (share_q * slices + i) * n);
+        }
+    }
+    store.finish();
+}
+
 /// Grid: clusters of cluster_p * cluster_q blocks along x, all of them on the device at one time. Dynamic shared memory: the
 /// stages, the store buffers, the full and empty barriers, one word for each consumer. partials, counters: where K is cut.
 extern "C" __global__ void __launch_bounds__(threads, 1)
@@ -122,23 +257,16 @@ extern "C" __global__ void __launch_bounds__(threads, 1)
          const __grid_constant__ CUtensorMap map_c, int P, int Q, int K, float* partials, int* counters,
          const Element* bias, const Element* addend, int ld_addend, float alpha, float beta) {
     extern __shared__ __align__(1024) unsigned char dynamic_smem[];
-    const unsigned ring = kw::shared_address(dynamic_smem), store_buffers = ring + stages * stage_bytes;
-    const unsigned full = store_buffers + consumers * Store::warpgroup_bytes, empty = full + stages * 8;
-    const unsigned flags = empty + stages * 8;
-    const int warp = kw::warp_index(), lane = threadIdx.x % 32;
-
-    const int rank = cluster_blocks > 1 ? int(kw::cluster_rank()) : 0;
-    const int rank_p = rank % Config::cluster_p, rank_q = rank / Config::cluster_p;
-    // blocks that share rows or columns with this one, itself counted once: they fill its stages, and it fills theirs
-    constexpr int mates = Config::cluster_p + Config::cluster_q - 1;
+    const Block block(kw::shared_address(dynamic_smem));
+    const int warp = kw::warp_index();
 
     if (warp == 0 && kw::elect_one()) {
         kw::prefetch_tensor_map(&map_p);
         kw::prefetch_tensor_map(&map_q);
         kw::prefetch_tensor_map(&map_c);
         for (int s = 0; s < stages; s++) {
-            kw::barrier_init(full + s * 8, 1);
-            kw::barrier_init(empty + s * 8, (Config::pingpong ? 1 : consumers) * 4 * mates);
+            kw::barrier_init(block.full + s * 8, 1);
+            kw::barrier_init(block.empty + s * 8, (Config::pingpong ? 1 : consumers) * 4 * mates);
         }
         kw::fence_barrier_init();
     }
@@ -152,113 +280,12 @@ extern "C" __global__ void __launch_bounds__(threads, 1)
     kw::grid_dependency_wait();
     kw::launch_dependents();
 
-    RingPosition at;
     if (warp < 4) {
         kw::shrink_registers<producer_registers>();
-        if (warp == 0 && kw::elect_one()) {
-            unsigned short mask_p = 0, mask_q = 0;
-            for (int i = 0; i < Config::cluster_q; i++) mask_p |= 1u << (rank_p + i * Config::cluster_p);
-            for (int i = 0; i < Config::cluster_p; i++) mask_q |= 1u << (rank_q * Config::cluster_p + i);
-            Work work = work_of(P, Q, K);
-#pragma unroll 1
-            while (work.more()) {
-                const Item item = work.next();
-                const Place place = place_of(item.tile, P, Q, rank_p, rank_q);
-                int k = item.begin * Config::block_k;
-#pragma unroll 1
-                for (int step = 0; step < item.steps; step++, k += Config::block_k) {
-                    const unsigned bar = full + at.slot * 8, to = ring + at.slot * stage_bytes;
-                    kw::barrier_wait(empty + at.slot * 8, at.parity ^ 1);
-                    kw::barrier_expect(bar, stage_bytes);
-                    OperandP::template load<Config::cluster_q>(to, &map_p, bar, place.p, k, rank_q, mask_p, Config::evict_p);
-#pragma unroll
-                    for (int i = 0; i < q_operands; i++)
-                        OperandQ::template load<Config::cluster_p>(to + OperandP::bytes + i * OperandQ::bytes, &map_q, bar,
-                                                                   place.q + i * n, k, rank_p, mask_q, Config::evict_q);
-                    at.advance();
-                }
-            }
-        }
+        if (warp == 0 && kw::elect_one()) produce(block, &map_p, &map_q, P, Q, K);
     } else {
         kw::grow_registers<consumer_registers>();
-        const int consumer = warp / 4 - 1;
-        const int share_p = consumer % Config::consumers_p, share_q = Config::pingpong ? 0 : consumer / Config::consumers_p;
-        Store store(store_buffers + consumer * Store::warpgroup_bytes, consumer_barrier + consumer);
-        constexpr int shares = Config::pingpong ? 1 : consumers;  // of a tile
-        const Meetings<slices * subtiles * n / 2, cluster_blocks * shares> meetings{
-            partials, counters, rank * shares + (Config::pingpong ? 0 : consumer), flags + consumer * 4, consumer_barrier + consumer};
-
-        // lane i of each warp tells block i of the mates that a stage has been read
-        unsigned told = empty;
-        if constexpr (cluster_blocks > 1) {
-            int other = lane - Config::cluster_p;  // among the blocks of the other rank_q
-            int mate = lane < Config::cluster_p ? rank_q * Config::cluster_p + lane
-                       : lane < mates           ? rank_p + (other + (other >= rank_q)) * Config::cluster_p
-                                                : rank;
-            told = kw::cluster_address(empty, mate);
-        }
-        auto release = [&](int slot) {
-            if constexpr (cluster_blocks > 1) {
-                if (lane < mates) kw::barrier_arrive_cluster(told + slot * 8);
-            } else {
-                if (lane == 0) kw::barrier_arrive(told + slot * 8);
-            }
-        };
-
-        const kw::Epilogue<Config> epilogue = {bias, addend, ld_addend, alpha, beta, P, Q};
-        RunningSums<n / 2, Config::fp16_accumulate>::Array running[slices][subtiles];
-        Work work = work_of(P, Q, K);
-#pragma unroll 1
-        for (int turn = 0; work.more(); turn++) {
-            const Item item = work.next();
-            if (Config::pingpong && turn % 2 != consumer) {
-                at.skip(item.steps);
-                continue;
-            }
-            if (Config::pingpong && turn > 0) kw::named_sync(turn_barrier + consumer, 256);
-            int previous = 0;
-#pragma unroll 1
-            for (int step = 0; step < item.steps; step++) {
-                const unsigned p = ring + at.slot * stage_bytes;
-                const unsigned q = p + OperandP::bytes + share_q * slices * OperandQ::bytes;
-                kw::barrier_wait(full + at.slot * 8, at.parity);
-                kw::wgmma_fence();
-#pragma unroll
-                for (int i = 0; i < slices; i++)
-                    multiply_stage<Element, OperandP, OperandQ, subtiles, n, Config::block_k>(
-                        running[i], p, share_p * consumer_p, q + i * OperandQ::bytes, step > 0);
-                kw::wgmma_commit();
-                kw::wgmma_wait<1>();
-                if (step > 0) release(previous);
-                previous = at.slot;
-                at.advance();
-            }
-            if (Config::pingpong && work.more()) kw::named_arrive(turn_barrier + (consumer ^ 1), 256);
-            kw::wgmma_wait<0>();
-            release(previous);
-#pragma unroll
-            for (int i = 0; i < slices; i++) {
-#pragma unroll
-                for (int s = 0; s < subtiles; s++) kw::wgmma_settle(running[i][s]);
-            }
-            float room[slices][subtiles][n / 2];
-            auto& sums = as_floats(running, room);
-            if constexpr (Work::cuts) {
-                if (item.steps < work.k_steps) {
-                    const Work::Meeting meeting = work.meeting(item.tile);
-                    if (!meetings.climb(&sums[0][0][0], meeting.first, item.share - meeting.first, meeting.count)) continue;
-                }
-            }
-            const Place place = place_of(item.tile, P, Q, rank_p, rank_q);
-#pragma unroll
-            for (int i = 0; i < slices; i++) {
-#pragma unroll
-                for (int s = 0; s < subtiles; s++)
-                    store.store(sums[i][s], epilogue, &map_c, place.p + share_p * consumer_p + s * 64,
-                                place.q + (share_q * slices + i) * n);
-            }
-        }
-        store.finish();
+        consume(block, warp / 4 - 1, &map_c, P, Q, K, partials, counters, {bias, addend, ld_addend, alpha, beta, P, Q});
     }
     if constexpr (cluster_blocks > 1) {  // a block must not end while others still tell it of stages they have read
         __syncwarp();
