@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 
 import pytest
+import typer
 
 VERBS = ("doctor", "optimize", "tune", "bench", "verify", "report", "replay", "pack", "archive")
 
@@ -172,4 +173,6 @@ def test_a_limited_suite_is_a_sample_that_grows():
     few, more = workloads_of("hgemm-1000", layout="nt", limit=20), workloads_of("hgemm-1000", layout="nt", limit=50)
     assert len(few) == 20 and set(few) < set(more)
     assert {w.layout for w in more} == {"nt"} and len({w.axes["M"] for w in more}) > 5
-    assert {w.layout for w in workloads_of("chains", layout="nt")} == {""}
+    for suite, layout, words in (("chains", "nt", "no layout; leave"), ("hgemm-1000", "zz", "choose one of nn, nt, tn, tt")):
+        with pytest.raises(typer.BadParameter, match=words):
+            workloads_of(suite, layout=layout)

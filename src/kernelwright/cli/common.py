@@ -100,11 +100,15 @@ def workloads_of(
 ) -> tuple[Any, ...]:
     """The Workloads that a suite's name, a problem or a KernelBench file stands for. With `limit` only so many, drawn at random, but the
     same ones every time, and a larger limit adds to those of a smaller: the first of a suite are all of a kind."""
-    from kernelwright.problems import resolve, suites
+    from kernelwright.problems import LAYOUTS, resolve, suites
 
     if text not in suites.SUITES:
         return (resolve(text, dtype=dtype, layout=layout, accumulate=accumulate),)
-    found = [w.replace(dtype=dtype or w.dtype, layout=layout if layout and w.layout else w.layout) for w in suites.suite(text)]
+    if layout and layout not in LAYOUTS:
+        raise typer.BadParameter(f"no layout {layout!r}; choose one of {', '.join(LAYOUTS)}")
+    if layout and not all(w.layout for w in suites.suite(text)):
+        raise typer.BadParameter(f"{text} has workloads that are no products, which have no layout; leave --layout out")
+    found = [w.replace(dtype=dtype or w.dtype, layout=layout or w.layout) for w in suites.suite(text)]
     chosen = set(random.Random(0).sample(range(len(found)), len(found))[:limit])
     return tuple(w for i, w in enumerate(found) if i in chosen)
 
