@@ -132,7 +132,7 @@ def optimize(
         if evaluator is None:
             own.close()
     ours = [t for t in confirmed if t.candidate.kind != "rival" and t.verdict.ok]
-    winner = min(ours, key=lambda t: median(t, mode), default=None)
+    winner = min(ours, key=lambda t: t.median(mode), default=None)
     return Run(w, target.name, session, (*trials, *confirmed), winner, mode, time.monotonic() - started, peaks)
 
 
@@ -207,9 +207,3 @@ def asked_modes(asked: Iterable[str], target: str) -> tuple[str, ...]:
                 f"{target} offers {', '.join(offered)}"
             )
     return ("device-cold", *(m for m in modes if m != "device-cold")) if "device-chain" in modes else modes
-
-
-def median(trial: Trial, mode: str) -> float:
-    """Microseconds; infinity where the mode was not measured."""
-    timing = trial.timing(mode)
-    return timing.median if timing else float("inf")

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from kernelwright.archive import Archive
-from kernelwright.loop import median
 from kernelwright.problems import LAYOUTS
 from kernelwright.propose import score
 from kernelwright.propose.neighbours import Knowledge
@@ -66,7 +65,7 @@ class Measured:
         """Microseconds in the headline's mode by Candidate, of those that passed every confirmation."""
         able = self.times(w)
         return {
-            t.candidate.id: median(t, self._mode) for t in self.confirms[w] if t.candidate.id in able and t.verdict.ok and self._counts(t)
+            t.candidate.id: t.median(self._mode) for t in self.confirms[w] if t.candidate.id in able and t.verdict.ok and self._counts(t)
         }
 
     def unconfirmed(self) -> list[Workload]:

@@ -420,5 +420,10 @@ class Trial(Record, frozen=True, kw_only=True):
     def timing(self, mode: str) -> Timing | None:
         return next((t for t in self.timings if t.mode == mode), None)
 
+    def median(self, mode: str) -> float:
+        """Microseconds; infinity where the mode was not measured."""
+        timing = self.timing(mode)
+        return timing.median if timing else float("inf")
+
     def comparison(self, rival: str, mode: str) -> Comparison | None:
         return next((c for c in self.comparisons if c.rival == rival and c.mode == mode), None)

@@ -10,7 +10,6 @@ Everything measured is in the archive before the next Job begins; a second run r
 
 from __future__ import annotations
 
-import math
 import time
 import uuid
 from collections import deque
@@ -26,6 +25,7 @@ from kernelwright import rivals
 from kernelwright.archive import Archive
 from kernelwright.evaluate.evaluator import Evaluator, JudgeError
 from kernelwright.evaluate.jobs import ALL_RUNGS, Job
+from kernelwright.evaluate.stats import geomean
 from kernelwright.evaluate.timing import roofline_us
 from kernelwright.families import families_for
 from kernelwright.loop import CONFIRM_ATTEMPTS, asked_modes, headline_mode, screen_job
@@ -378,7 +378,7 @@ class Suite:
             trials=tuple(confirms),
             selected=tuple(t for t in confirms if t.candidate.kind == "rival" or t.candidate.id in (serving.get(t.workload),)),
             kernels=tuple(kernels),
-            loss=math.exp(sum(map(math.log, losses)) / len(losses)) - 1 if losses else 0.0,
+            loss=geomean(losses) - 1 if losses else 0.0,
             worst_loss=max(losses, default=1.0) - 1,
             skipped={w.name: self.skipped[w.name] for w in self.workloads if w.name in self.skipped and w not in times},
             unfinished=tuple(w for w in self.workloads if w not in times and w.name not in self.skipped),

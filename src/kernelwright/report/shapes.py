@@ -63,7 +63,7 @@ class Shape:
     def own(self, mode: str) -> Trial | None:
         """Our fastest in any layout."""
         found = [t for layout in self.trials if (t := self.winner(layout, mode))]
-        return min(found, key=lambda t: _us(t, mode), default=None)
+        return min(found, key=lambda t: t.median(mode), default=None)
 
     def versus(self, trial: Trial, rival: str, mode: str) -> Versus | None:
         """A Trial of ours against the rival in the layout that is its fastest; None where it was not measured."""
@@ -72,7 +72,7 @@ class Shape:
             other = self.winner(layout, mode)
             c = other.comparison(rival, mode) if other and layout not in found else None
             if c is not None:
-                moved = _scaled(c, c.rival_us / _us(trial, mode) / c.ratio).replace(rival=f"{rival}-{layout}")
+                moved = _scaled(c, c.rival_us / trial.median(mode) / c.ratio).replace(rival=f"{rival}-{layout}")
                 found[layout] = Versus(trial, moved, same_rounds=False)
         return min(found.values(), key=lambda v: v.c.ratio, default=None)
 
@@ -100,23 +100,18 @@ class Shape:
             able = {c.rival: c.ratio for c in own.comparisons if c.mode == mode and not stored_otherwise(c.rival)}
             choice = served.get(own.workload) if served is not None else min(able, key=able.__getitem__, default=None)
             if choice in able and (served is not None or able[choice] < 1):
-                options.append((_us(own, mode) * able[choice], own, choice))
+                options.append((own.median(mode) * able[choice], own, choice))
             elif served is None:
-                options.append((_us(own, mode), own, ""))
+                options.append((own.median(mode), own, ""))
             else:
-                options += [(_us(t, mode), t, "") for t in trials if t.candidate.id == choice and t.verdict.ok and t.timing(mode)][-1:]
+                options += [(t.median(mode), t, "") for t in trials if t.candidate.id == choice and t.verdict.ok and t.timing(mode)][-1:]
         if not options:
             return None
         us, trial, serves = min(options, key=lambda o: o[0])
         against = self.versus(trial, rival, mode)
         if against is None:
             return None
-        return Versus(trial, _scaled(against.c, _us(trial, mode) / us), against.same_rounds, serves)
-
-
-def _us(trial: Trial, mode: str) -> float:
-    timing = trial.timing(mode)
-    return timing.median if timing else float("inf")
+        return Versus(trial, _scaled(against.c, trial.median(mode) / us), against.same_rounds, serves)
 
 
 def _vendor(rival: str) -> str:

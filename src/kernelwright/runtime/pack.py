@@ -199,14 +199,9 @@ def _choose(trials: Sequence[Trial]) -> dict[str, tuple[Trial, list[Trial]]]:
     chosen = {}
     for key, group in groups.items():
         mode = group[0].timings[0].mode
-        ranked = sorted((t for t in group if t.timing(mode)), key=lambda t: _median(t, mode))
+        ranked = sorted((t for t in group if t.timing(mode)), key=lambda t: t.median(mode))
         chosen[key] = (ranked[0], ranked)
     return chosen
-
-
-def _median(trial: Trial, mode: str) -> float:
-    timing = trial.timing(mode)
-    return timing.median if timing else float("inf")
 
 
 def _write(folder: Path, chosen: dict[str, tuple[Trial, list[Trial]]]) -> Manifest:
@@ -217,7 +212,7 @@ def _write(folder: Path, chosen: dict[str, tuple[Trial, list[Trial]]]) -> Manife
         evidence = Evidence(
             trials=tuple(dict.fromkeys((best.id, *(t.id for t in group)))),
             mode=mode,
-            median=_median(best, mode),
+            median=best.median(mode),
             outcome=best.verdict.outcome,
             comparisons=best.comparisons,
         )
