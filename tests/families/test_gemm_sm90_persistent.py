@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from kernelwright.families.family import Config, DeviceFacts
 from kernelwright.families.gemm_sm90 import persistent
+from kernelwright.families.gemm_sm90.family import Persistent
 from kernelwright.families.gemm_sm90.render import render
 from kernelwright.plan import evaluate
 from kernelwright.problems.problem import TORCH_DTYPES
@@ -234,7 +235,7 @@ def test_grid_is_whole_clusters_that_fit() -> None:
 @pytest.mark.parametrize("shape", [(8, 8, 8), (64, 8192, 4096), (512, 512, 8192), (4096, 4096, 4096), (16384, 512, 512)])
 def test_seeds_are_legal_and_differ(shape: tuple[int, int, int], layout: str) -> None:
     w = gemm(*shape, layout=layout)
-    configs = persistent.seeds(w, H200)
+    configs = Persistent().seeds(w, H200)
     assert len({tuple(c.items()) for c in configs}) == len(configs) >= 8
     for c in configs:
         assert c.keys() == persistent.SPACE.keys()

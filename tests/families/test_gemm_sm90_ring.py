@@ -10,6 +10,7 @@ import torch
 
 from kernelwright.families.family import Config, DeviceFacts
 from kernelwright.families.gemm_sm90 import render, ring
+from kernelwright.families.gemm_sm90.family import Ring
 from kernelwright.records import Candidate, Origin, Workload
 from kernelwright.targets import launch, nvrtc, sass
 from kernelwright.targets.target import TargetUnavailable
@@ -187,5 +188,5 @@ def test_seeds_are_legal() -> None:
     for shape in ((512, 512, 512), (1024, 1024, 16384), (64, 4096, 4096), (8, 8, 8), (16384, 16384, 128)):
         for layout in ("nn", "nt", "tn", "tt"):
             w = workload(*shape, layout)
-            found = ring.seeds(w, DEVICE)
+            found = Ring().seeds(w, DEVICE)
             assert found and all(ring.illegal(c, w, DEVICE) is None and set(c) == set(ring.SPACE) for c in found)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import cache
+from operator import itemgetter
 from types import ModuleType
 
 from kernelwright.families.family import Config, DeviceFacts, Family, Space
@@ -49,7 +52,14 @@ class Scheme(Family):
         return self.scheme.illegal(config, w, device)
 
     def seeds(self, w: Workload, device: DeviceFacts) -> tuple[Config, ...]:
-        return self.scheme.seeds(w, device)
+        """Of the scheme's menu those that its model puts first."""
+        configs, columns = _menu(self.scheme, w.layout, device)
+        times = self.scheme.microseconds(columns, w, device)
+        legal = self._legal(w, device)
+        return model.first(configs, times, itemgetter(*self.scheme.TILE), legal, count=self.scheme.SEEDS)
+
+    def _legal(self, w: Workload, device: DeviceFacts) -> Callable[[Config], bool]:
+        return lambda config: self.scheme.illegal(config, w, device) is None
 
     def estimate(self, config: Config, w: Workload, device: DeviceFacts) -> float:
         return float(self.scheme.microseconds(model.columns([config]), w, device)[0])
@@ -63,7 +73,7 @@ class Tiled(Scheme):
 
     def from_tile(self, bm: int, bn: int, bk: int, stages: int, split_k: int, w: Workload, device: DeviceFacts) -> Config | None:
         """The menu's own stages and K step go with the tile."""
-        return self.scheme.from_tile(bm, bn, split_k, w, device)
+        return model.nearest(*_menu(self.scheme, w.layout, device), bm, bn, split_k, self._legal(w, device))
 
 
 class Persistent(Tiled):
@@ -84,3 +94,11 @@ class WholeK(Scheme):
 class Tiny(Scheme):
     name = "gemm_sm90_tiny"
     scheme = tiny
+
+
+@cache
+def _menu(scheme: ModuleType, layout: str, device: DeviceFacts) -> tuple[list[Config], model.Columns]:
+    """What a scheme would try on large matrices; what is legal on others is asked of each Workload."""
+    large = Workload(problem="gemm", axes={"M": 2**14, "N": 2**14, "K": 2**14}, dtype="fp16", layout=layout)
+    configs = scheme.menu(large, device)
+    return configs, model.columns(configs)

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from functools import cache
 from itertools import product
-from operator import itemgetter
 
 import numpy as np
 
@@ -202,26 +200,17 @@ SPLITS = (1, 2, 3, 4, 8)
 waves) to 60 %."""
 
 
+SEEDS, TILE = 12, ("schedule", "block_p", "block_q")
+"""Two of a tile are its raster orders, between which the model cannot tell."""
+
+
 def microseconds(c: model.Columns, w: Workload, device: DeviceFacts) -> np.ndarray:
     columns = c["block_q"] // c["consumers_q"]
     return model.persistent(c, sides.batch(c, columns // -(-columns // 256), w), w.axes["K"], device)
 
 
-def seeds(w: Workload, device: DeviceFacts) -> tuple[Config, ...]:
-    """The twelve of the menu that the model puts first: six tiles in both raster orders, between which it cannot tell."""
-    configs, columns = _menu(w.layout, device)
-    tile = itemgetter("schedule", "block_p", "block_q")
-    return model.first(configs, microseconds(columns, w, device), tile, lambda c: illegal(c, w, device) is None, count=12)
-
-
-def from_tile(bm: int, bn: int, split_k: int, w: Workload, device: DeviceFacts) -> Config | None:
-    return model.nearest(*_menu(w.layout, device), bm, bn, split_k, lambda c: illegal(c, w, device) is None)
-
-
-@cache
-def _menu(layout: str, device: DeviceFacts) -> tuple[list[Config], model.Columns]:
-    """Every tile, cluster and cut, with as many stages as fit."""
-    large = Workload(problem="gemm", axes={"M": 2**14, "N": 2**14, "K": 2**14}, dtype="fp16", layout=layout)
+def menu(large: Workload, device: DeviceFacts) -> list[Config]:
+    """Every tile, cluster and split, with as many stages as fit."""
     found: list[Config] = []
     for (schedule, share_p, share_q, bp, bq), (cp, cq), swap in product(TILES, ((1, 1), (2, 1), (1, 2)), (False, True)):
         c: Config = {
@@ -233,4 +222,4 @@ def _menu(layout: str, device: DeviceFacts) -> tuple[list[Config], model.Columns
         whole = (c | {"raster": "p", "split_k": 1, "tail": "tiles", "store_buffers": b, "stages": s} for b, s in sizes)
         if (full := next((x for x in whole if illegal(x, large, device) is None), None)) is not None:
             found += [full | {"split_k": split, "raster": raster} for split, raster in product(SPLITS, "pq")]
-    return found, model.columns(found)
+    return found

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from functools import cache
 from itertools import product
-from operator import itemgetter
 
 import numpy as np
 
@@ -144,25 +142,15 @@ def plan(c: Config, w: Workload) -> LaunchPlan:
     return LaunchPlan(launches=(launch,), requires=requires)
 
 
+SEEDS, TILE = 8, ("block_p", "block_q", "split_k")
+
+
 def microseconds(c: model.Columns, w: Workload, device: DeviceFacts) -> np.ndarray:
     return model.ring(c, sides.batch(c, c["block_q"], w), w.axes["K"], device)
 
 
-def seeds(w: Workload, device: DeviceFacts) -> tuple[Config, ...]:
-    """The eight of the menu that the model puts first."""
-    configs, columns = _menu(w.layout, device)
-    tile = itemgetter("block_p", "block_q", "split_k")
-    return model.first(configs, microseconds(columns, w, device), tile, lambda c: illegal(c, w, device) is None)
-
-
-def from_tile(bm: int, bn: int, split_k: int, w: Workload, device: DeviceFacts) -> Config | None:
-    return model.nearest(*_menu(w.layout, device), bm, bn, split_k, lambda c: illegal(c, w, device) is None)
-
-
-@cache
-def _menu(layout: str, device: DeviceFacts) -> tuple[list[Config], model.Columns]:
+def menu(large: Workload, device: DeviceFacts) -> list[Config]:
     """Every tile, cluster and split, with as many stages as fit: what is legal where the matrices are large."""
-    large = Workload(problem="gemm", axes={"M": 2**14, "N": 2**14, "K": 2**14}, dtype="fp16", layout=layout)
     found: list[Config] = []
     for bp, bq, subtiles in product(SPACE["block_p"], SPACE["block_q"], SPACE["subtiles"]):
         for bk, (cp, cq), split, swap in product(SPACE["block_k"], ((1, 1), (2, 1), (1, 2)), SPACE["split_k"], SPACE["swap"]):
@@ -175,4 +163,4 @@ def _menu(layout: str, device: DeviceFacts) -> tuple[list[Config], model.Columns
             stages = max(s for s in SPACE["stages"] if limits.too_much_smem(smem_bytes(c | {"stages": s}, large), device) is None)
             if int(stages) > 2:
                 found.append(c | {"stages": stages})
-    return found, model.columns(found)
+    return found

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from itertools import product
-from operator import itemgetter
 
 import numpy as np
 
@@ -116,14 +115,12 @@ def plan(c: Config, w: Workload) -> LaunchPlan:
     return LaunchPlan(launches=(launch,), requires=tuple(requires))
 
 
+SEEDS, TILE = 8, ("block_p", "block_q", "split_k")
+
+
 def microseconds(c: model.Columns, w: Workload, device: DeviceFacts) -> np.ndarray:
     return model.whole_k(c, sides.batch(c, c["block_q"], w), w.axes["K"], device)
 
 
-def seeds(w: Workload, device: DeviceFacts) -> tuple[Config, ...]:
-    """The eight that the model puts first."""
-    keys = ("load", "swap", "block_p", "block_q", "block_k", "split_k")
-    configs: list[Config] = [dict(zip(keys, v, strict=True)) for v in product(*(SPACE[k] for k in keys))]
-    tile = itemgetter("block_p", "block_q", "split_k")
-    times = microseconds(model.columns(configs), w, device)
-    return model.first(configs, times, tile, lambda c: illegal(c, w, device) is None)
+def menu(large: Workload, device: DeviceFacts) -> list[Config]:
+    return [dict(zip(SPACE, values, strict=True)) for values in product(*SPACE.values())]
