@@ -21,6 +21,7 @@
 #include "operands.cuh"
 #include "epilogue_store.cuh"
 #include "schedule.cuh"
+#include "stages.cuh"
 #include "sums.cuh"
 #include "workspace_reduce.cuh"
 
@@ -72,22 +73,8 @@ constexpr int turn_barrier = 1, consumer_barrier = 3;
 // with 512)
 constexpr int producer_registers = consumers == 2 ? 40 : 32, consumer_registers = consumers == 2 ? 232 : 160;
 
-/// A stage of the ring and the parity of its present round.
-struct RingPosition {
-    int slot = 0;
-    unsigned parity = 0;
-
-    __device__ __forceinline__ void advance() {
-        if (++slot == stages) slot = 0, parity ^= 1;
-    }
-    __device__ __forceinline__ void skip(int steps) {
-        slot += steps % stages;
-        parity ^= steps / stages % 2;
-        if (slot >= stages) slot -= stages, parity ^= 1;
-    }
-};
-
 using Work = Schedule<Config::split_k, Config::shared_waves>;
+using ReadStage = Release<Config::cluster_p, Config::cluster_q>;
 
 /// What this block's cluster does.
 __device__ __forceinline__ Work work_of(int P, int Q, int K) {
@@ -115,9 +102,6 @@ __device__ __forceinline__ Place place_of(int tile, int P, int Q, int rank_p, in
     return {p * span_p + rank_p * Config::block_p, q * span_q + rank_q * Config::block_q};
 }
 
-// blocks that share rows or columns with one, itself counted once: they fill its stages, and it fills theirs
-constexpr int mates = Config::cluster_p + Config::cluster_q - 1;
-
 /// What lies where in shared memory, and the block's place in its cluster.
 struct Block {
     unsigned ring, store_buffers, full, empty, flags;
@@ -137,7 +121,7 @@ __device__ __forceinline__ void produce(const Block& block, const CUtensorMap* m
     unsigned short mask_p = 0, mask_q = 0;
     for (int i = 0; i < Config::cluster_q; i++) mask_p |= 1u << (block.rank_p + i * Config::cluster_p);
     for (int i = 0; i < Config::cluster_p; i++) mask_q |= 1u << (block.rank_q * Config::cluster_p + i);
-    RingPosition at;
+    RingPosition<stages> at;
     Work work = work_of(P, Q, K);
 #pragma unroll 1
     while (work.more()) {
@@ -159,31 +143,6 @@ __device__ __forceinline__ void produce(const Block& block, const CUtensorMap* m
     }
 }
 
-/// A warp's share of saying that a stage has been read: lane i tells block i of the mates.
-struct Release {
-    unsigned told;
-    bool active;
-
-    __device__ __forceinline__ explicit Release(const Block& block) : told(block.empty) {
-        const int lane = threadIdx.x % 32;
-        active = lane < mates;
-        if constexpr (cluster_blocks > 1) {
-            int other = lane - Config::cluster_p;  // among the blocks of the other rank_q
-            int mate = lane < Config::cluster_p ? block.rank_q * Config::cluster_p + lane
-                       : active                 ? block.rank_p + (other + (other >= block.rank_q)) * Config::cluster_p
-                                                : block.rank;
-            told = kw::cluster_address(block.empty, mate);
-        }
-    }
-    __device__ __forceinline__ void operator()(int slot) const {
-        if (!active) return;
-        if constexpr (cluster_blocks > 1)
-            kw::barrier_arrive_cluster(told + slot * 8);
-        else
-            kw::barrier_arrive(told + slot * 8);
-    }
-};
-
 /// A warpgroup: multiplies its share of each item (ping-pong: all of every other item), and sends the sums on their way to C.
 __device__ __forceinline__ void consume(const Block& block, int consumer, const CUtensorMap* map_c, int P, int Q, int K,
                                         float* partials, int* counters, const kw::Epilogue<Config>& epilogue) {
@@ -193,9 +152,9 @@ __device__ __forceinline__ void consume(const Block& block, int consumer, const 
     const Meetings<slices * subtiles * n / 2, cluster_blocks * shares> meetings{
         partials, counters, block.rank * shares + (Config::pingpong ? 0 : consumer), block.flags + consumer * 4,
         consumer_barrier + consumer};
-    const Release release(block);
+    const ReadStage release(block.empty, block.rank_p, block.rank_q, 0);
     RunningSums<n / 2, Config::fp16_accumulate>::Array running[slices][subtiles];
-    RingPosition at;
+    RingPosition<stages> at;
     Work work = work_of(P, Q, K);
 #pragma unroll 1
     for (int turn = 0; work.more(); turn++) {
@@ -266,7 +225,7 @@ extern "C" __global__ void __launch_bounds__(threads, 1)
         kw::prefetch_tensor_map(&map_c);
         for (int s = 0; s < stages; s++) {
             kw::barrier_init(block.full + s * 8, 1);
-            kw::barrier_init(block.empty + s * 8, (Config::pingpong ? 1 : consumers) * 4 * mates);
+            kw::barrier_init(block.empty + s * 8, (Config::pingpong ? 1 : consumers) * 4 * ReadStage::blocks);
         }
         kw::fence_barrier_init();
     }

@@ -6,6 +6,7 @@
 #include "kernelwright/epilogue.cuh"
 #include "kernelwright/pdl.cuh"
 #include "operands.cuh"
+#include "stages.cuh"
 #include "sums.cuh"
 #include "epilogue_tile.cuh"
 #include "cluster_reduce.cuh"
@@ -48,15 +49,6 @@ constexpr int partials_offset = split && Config::partials_apart ? ring_bytes : 0
 constexpr int full_offset = ring_bytes + (split && Config::partials_apart ? Reduce::bytes : 0);
 constexpr int empty_offset = full_offset + Config::stages * 8, arrived_offset = empty_offset + Config::stages * 8;
 static_assert(arrived_offset + 8 <= 227 * 1024, "what a block can have on Hopper");
-
-/// Walks over the ring: the slot of a step, and the parity of the phase in which it is filled.
-struct Slot {
-    int index = 0;
-    unsigned phase = 0;
-    __device__ __forceinline__ void advance() {
-        if (++index == Config::stages) index = 0, phase ^= 1;
-    }
-};
 
 /// Where the block works: its tile of D, its place among the tiles of its cluster, its part of K.
 struct Place {
@@ -109,7 +101,7 @@ __device__ __forceinline__ void produce(unsigned smem, const CUtensorMap* map_p,
         for (int s = 0; s < Config::stages; s++) {
             kw::barrier_init(smem + full_offset + s * 8, 1);
             // one arrival per warp of every block that the slot's loads go to
-            kw::barrier_init(empty + s * 8, consumers / 32 * (Config::cluster_p + Config::cluster_q - 1));
+            kw::barrier_init(empty + s * 8, consumers / 32 * Release<Config::cluster_p, Config::cluster_q>::blocks);
         }
         if constexpr (split) kw::barrier_init(arrived, 1);
         kw::fence_barrier_init();
@@ -126,40 +118,15 @@ __device__ __forceinline__ void produce(unsigned smem, const CUtensorMap* map_p,
     if (leader) {
         if constexpr (multicast)
             for (int step = 0; step < prologue; step++) load_step(smem, map_p, map_q, at, step, step);
-        Slot slot;
-        for (int step = Config::stages; step < at.steps; step++, slot.advance()) {
-            kw::barrier_wait(empty + slot.index * 8, slot.phase);
-            load_step(smem, map_p, map_q, at, slot.index, step);
+        RingPosition<Config::stages> next;
+        for (int step = Config::stages; step < at.steps; step++, next.advance()) {
+            kw::barrier_wait(empty + next.slot * 8, next.parity);
+            load_step(smem, map_p, map_q, at, next.slot, step);
         }
     }
     __syncwarp();
     if constexpr (cluster_blocks > 1 && !multicast) kw::cluster_wait();
 }
-
-/// The warp's share of saying that a slot has been read: one lane for each block whose loads go there.
-struct Release {
-    unsigned empty;
-    bool active;
-
-    __device__ __forceinline__ Release(unsigned smem, const Place& at) {
-        const int lane = threadIdx.x % 32;
-        empty = smem + empty_offset;
-        active = lane < Config::cluster_p + Config::cluster_q - 1;
-        if constexpr (multicast) {
-            int p = lane, q = at.tile_q;
-            if (lane >= Config::cluster_p) p = at.tile_p, q = lane - Config::cluster_p, q += q >= at.tile_q;
-            if (active) empty = kw::cluster_address(empty, at.part * tiles + q * Config::cluster_p + p);
-        }
-    }
-
-    __device__ __forceinline__ void operator()(int slot) const {
-        if (!active) return;
-        if constexpr (multicast)
-            kw::barrier_arrive_cluster(empty + slot * 8);
-        else
-            kw::barrier_arrive(empty + slot * 8);
-    }
-};
 
 /// map_p, map_q: boxes as operands.cuh wants them, for cluster_q and cluster_p parts. Grid: (clusters * cluster_blocks, 1), or
 /// (clusters along P * cluster_blocks, clusters along Q) without raster order; cluster (cluster_blocks, 1, 1).
@@ -188,12 +155,12 @@ extern "C" __global__ void __launch_bounds__(threads, 1)
     __syncthreads();
     if constexpr (cluster_blocks > 1) kw::cluster_arrive_relaxed();
     if constexpr (multicast) kw::cluster_wait();
-    const Release release(smem, at);
-    Slot slot;
+    const Release<Config::cluster_p, Config::cluster_q> release(smem + empty_offset, at.tile_p, at.tile_q, at.part * tiles);
+    RingPosition<Config::stages> next;
     int before = 0;  // the previous step's slot
-    for (int step = 0; step < at.steps; step++, slot.advance()) {
-        const unsigned stage = smem + slot.index * stage_bytes;
-        kw::barrier_wait(smem + full_offset + slot.index * 8, slot.phase);
+    for (int step = 0; step < at.steps; step++, next.advance()) {
+        const unsigned stage = smem + next.slot * stage_bytes;
+        kw::barrier_wait(smem + full_offset + next.slot * 8, next.parity);
         kw::wgmma_fence();
         multiply_stage<Element, OperandP, OperandQ, Config::subtiles, Config::block_q, Config::block_k>(
             running, stage, first_row, stage + OperandP::bytes, step > 0);
@@ -201,7 +168,7 @@ extern "C" __global__ void __launch_bounds__(threads, 1)
         kw::wgmma_wait<1>();  // the previous step's have read their slot
         // only if it will be filled again: so the producer waits for all arrivals, and none comes when the block has left
         if (step > 0 && step - 1 + Config::stages < at.steps) release(before);
-        before = slot.index;
+        before = next.slot;
     }
     kw::wgmma_wait<0>();
 #pragma unroll
@@ -215,7 +182,7 @@ extern "C" __global__ void __launch_bounds__(threads, 1)
     float room[Config::subtiles][Config::block_q / 2];
     auto& sums = as_floats(running, room);
 
-    kw::grid_dependency_wait();  // the loads' wait was the producer's; these threads write C, which the predecessor may still read
+    kw::grid_dependency_wait();  // the loads' wait was the producer's; these threads write C, which may still be read
     const kw::Epilogue<Config> epilogue = {bias, addend, ld_addend, alpha, beta, P, Q};
     const auto out = Output<Element>::of<Config::swap>(c, ld_c, P, Q);
     if constexpr (split) {
