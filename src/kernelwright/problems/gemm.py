@@ -145,8 +145,11 @@ class Gemm(Problem):
         if m <= 256:
             return inputs, lambda outputs: outputs
         rows = torch.randint(m, (256,), device=outputs["c"].device)  # with repetition: a permutation costs 0.1 ms
-        a = inputs["a"].index_select(0 if w.layout[0] == "n" else 1, rows)
-        return {"a": a, "b": inputs["b"]}, lambda outputs: {"c": outputs["c"].index_select(0, rows)}
+        return self._rows(w, inputs, rows), lambda outputs: {"c": outputs["c"].index_select(0, rows)}
+
+    def _rows(self, w: Workload, inputs: Tensors, rows: torch.Tensor) -> Tensors:
+        """The inputs of these rows of the result."""
+        return dict(inputs, a=inputs["a"].index_select(0 if w.layout[0] == "n" else 1, rows))
 
     def rows_workload(self, w: Workload, outputs: Tensors) -> Workload:
         return w.replace(axes=w.axes | {"M": outputs["c"].shape[0]})

@@ -130,15 +130,9 @@ class Linear(Gemm):
         more = sum(spec.numel for spec in self.tensors(w)[2:-1]) * DTYPES[w.dtype]
         return Cost(flops=least.flops, bytes=least.bytes + more, unit=least.unit)
 
-    def sample_rows(self, w: Workload, inputs: Tensors, outputs: Tensors) -> tuple[Tensors, Callable[[Tensors], Tensors]]:
-        m = w.axes["M"]
-        if m <= 256:
-            return inputs, lambda outputs: outputs
-        rows = torch.randint(m, (256,), device=outputs["c"].device)
-        some = dict(inputs, a=inputs["a"].index_select(0 if w.layout[0] == "n" else 1, rows))
-        if "addend" in inputs:
-            some["addend"] = inputs["addend"].index_select(0, rows)
-        return some, lambda outputs: {"c": outputs["c"].index_select(0, rows)}
+    def _rows(self, w: Workload, inputs: Tensors, rows: torch.Tensor) -> Tensors:
+        some = super()._rows(w, inputs, rows)
+        return some if "addend" not in some else dict(some, addend=some["addend"].index_select(0, rows))
 
 
 def _slope(activation: str, x: torch.Tensor) -> torch.Tensor:
