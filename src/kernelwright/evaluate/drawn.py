@@ -6,6 +6,7 @@ import math
 import random
 from collections.abc import Sequence
 
+from kernelwright.evaluate.buffers import names_of
 from kernelwright.plan import Names, PlanError, unmet
 from kernelwright.problems import ProblemError, problem_of, resolve
 from kernelwright.records import Candidate, Workload
@@ -21,7 +22,7 @@ def contiguous_names(w: Workload, sms: int) -> Names:
     names = Names(w.axes)
     names["sms"] = sms
     for spec in problem_of(w).tensors(w):
-        names |= {f"ld_{spec.name}": spec.shape[-1] if spec.shape else 1, f"numel_{spec.name}": spec.numel, f"align_{spec.name}": 256}
+        names |= names_of(spec, spec.shape[-1] if spec.shape else 1, 256)
     return names
 
 
