@@ -46,6 +46,33 @@ def test_best_layout_against_best_layout_across_rounds():
     assert (served.c.ratio, served.c.outcome) == (1.0, "tie"), "what is dispatched to the rival itself is a tie with it"
 
 
+def test_layouts_are_compared_in_units_of_the_rivals_that_both_met():
+    """The second layout was measured on a GPU with a faster clock: it takes fewer microseconds, but so do the rivals beside it."""
+    nn = confirmed(product(64, 64, 64, "nn"), 10.0, {"cublaslt-auto": 1.2, "cublaslt-auto-nt": 1.3})
+    nt = confirmed(product(64, 64, 64, "nt"), 9.0, {"cublaslt-auto": 1.1, "cublaslt-auto-nn": 1.02, "eager": 2.0})
+    shape = one(nn, nt)
+    assert shape.own(COLD) is nn and shape.headline("cublaslt-auto", COLD).c.ratio == 1.2
+    assert shape.dispatched("cublaslt-auto", COLD).trial is nn
+    assert shape.headline("eager", COLD).trial is nt, "only there it was measured"
+
+
+def test_a_dispatcher_calls_the_rival_in_whichever_layout_is_faster():
+    """Each layout's rounds see the other layout's rival ahead; what is dispatched is compared with it in the same rounds."""
+    nn = confirmed(product(64, 64, 64, "nn"), 10.0, {"cublaslt-auto": 0.9, "cublaslt-auto-nt": 0.88})
+    nt = confirmed(product(64, 64, 64, "nt"), 10.0, {"cublaslt-auto": 0.9, "cublaslt-auto-nn": 0.88})
+    served = one(nn, nt).dispatched("cublaslt-auto", COLD)
+    assert served.c.ratio == 1.0 and served.serves in ("cublaslt-auto-nt", "cublaslt-auto-nn")
+
+
+def test_a_figure_counts_the_trials_that_met_its_rival():
+    """Confirmed twice; the second time, the faster one, without PyTorch and launched dependently as well."""
+    w = product(64, 64, 64)
+    first = confirmed(w, 10.0, {"cublaslt-auto": 1.2, "eager": 1.5})
+    again = confirmed(w, 9.0, {"cublaslt-auto": 1.25}, scheme="ring")
+    result = Result([one(first, again)], COLD)
+    assert result.means["own_over_tuned"].mean == pytest.approx(1.25) and result.means["own_over_torch"].mean == pytest.approx(1.5)
+
+
 def test_a_rival_in_a_layout_that_nobody_tuned_cannot_be_dispatched_to():
     shape = one(confirmed(product(64, 64, 64), 10.0, {"cublaslt-auto": 1.1, "cublaslt-auto-nt": 0.8}))
     result = Result([shape], COLD)

@@ -7,9 +7,10 @@ either, so the headline is our best layout against the rival's best layout; figu
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, cached_property
+from statistics import geometric_mean
 
 import numpy as np
 
@@ -39,7 +40,7 @@ class Shape:
     """M, N, K."""
     trials: Mapping[str, Sequence[Trial]]
     """Confirmed, by layout."""
-    cached: dict[tuple[str, str], Trial | None] = field(default_factory=dict, repr=False)
+    cached: dict[tuple[str, str, str], Trial | None] = field(default_factory=dict, repr=False)
 
     @property
     def flops(self) -> float:
@@ -54,22 +55,33 @@ class Shape:
     def name(self) -> str:
         return "x".join(map(str, self.sizes))
 
-    def winner(self, layout: str, mode: str) -> Trial | None:
-        """Our fastest confirmed kernel in one layout."""
-        if (layout, mode) not in self.cached:
-            self.cached[layout, mode] = winner(self.trials.get(layout, ()), mode)
-        return self.cached[layout, mode]
+    def winner(self, layout: str, mode: str, rival: str = "") -> Trial | None:
+        """Our fastest confirmed kernel in one layout; with `rival`, of those that were measured beside it."""
+        key = layout, mode, rival
+        if key not in self.cached:
+            found = self.trials.get(layout, ())
+            self.cached[key] = winner([t for t in found if not (rival and t.verdict.ok) or _met(t, rival, mode)], mode)
+        return self.cached[key]
 
-    def own(self, mode: str) -> Trial | None:
+    def own(self, mode: str, rival: str = "") -> Trial | None:
         """Our fastest in any layout."""
-        found = [t for layout in self.trials if (t := self.winner(layout, mode))]
-        return min(found, key=lambda t: t.median(mode), default=None)
+        found = [t for layout in self.trials if (t := self.winner(layout, mode, rival))]
+        return min(found, key=self._clock(mode, rival), default=None)
+
+    def _clock(self, mode: str, rival: str) -> Callable[[Trial], float]:
+        """The time of a Trial, to choose between layouts. They are measured in different rounds, maybe on different GPUs of a kind, so the
+        unit is the mean time of the contenders that all of them met (cuBLASLt in both layouts, say); microseconds where there is none."""
+        winners = [t for layout in self.trials if (t := self.winner(layout, mode, rival))]
+        common = set.intersection(*(set(_ratios(t, mode)) for t in winners)) if len(winners) > 1 else set()
+        if not common:
+            return lambda t: t.median(mode)
+        return lambda t: 1 / geometric_mean([ratio for name, ratio in _ratios(t, mode).items() if name in common])
 
     def versus(self, trial: Trial, rival: str, mode: str) -> Versus | None:
         """A Trial of ours against the rival in the layout that is its fastest; None where it was not measured."""
         found = {_layout(c.rival, trial): Versus(trial, c) for c in trial.comparisons if c.mode == mode and _vendor(c.rival) == rival}
         for layout in self.trials:
-            other = self.winner(layout, mode)
+            other = self.winner(layout, mode, rival)
             c = other.comparison(rival, mode) if other and layout not in found else None
             if c is not None:
                 moved = _scaled(c, c.rival_us / trial.median(mode) / c.ratio).replace(rival=f"{rival}-{layout}")
@@ -77,12 +89,12 @@ class Shape:
         return min(found.values(), key=lambda v: v.c.ratio, default=None)
 
     def headline(self, rival: str, mode: str) -> Versus | None:
-        own = self.own(mode)
+        own = self.own(mode, rival)
         return self.versus(own, rival, mode) if own else None
 
     def within(self, layout: str, rival: str, mode: str) -> Versus | None:
         """Ours against the rival, both in one layout."""
-        own = self.winner(layout, mode)
+        own = self.winner(layout, mode, rival)
         c = own.comparison(rival, mode) if own else None
         return Versus(own, c) if own and c else None
 
@@ -92,26 +104,39 @@ class Shape:
         In each layout that was tuned it takes the fastest of our kernel and the rivals that can serve it, as a Pack does, and the caller
         takes the fastest layout. `served` (Workload to a Candidate's id or a rival's name) is a Pack's choice instead. A rival with
         operands stored otherwise than any tuned Workload has them can be compared with, but not called: there a dispatcher can lose."""
-        options: list[tuple[float, Trial, str]] = []
+        options: list[tuple[float, Trial, str]] = []  # time in the clock's unit, our Trial beside which it was measured, the rival called
+        clock = self._clock(mode, rival)
         for layout, trials in self.trials.items():
-            own = self.winner(layout, mode)
+            own = self.winner(layout, mode, rival)
             if own is None:
                 continue
-            able = {c.rival: c.ratio for c in own.comparisons if c.mode == mode and not stored_otherwise(c.rival)}
+            # stored otherwise, it is a rival that the other layout's dispatcher calls; a Pack says what that one has chosen
+            tuned = self.trials if served is None else (layout,)
+            able = {c.rival: c.ratio for c in own.comparisons if c.mode == mode and _layout(c.rival, own) in tuned}
             choice = served.get(own.workload) if served is not None else min(able, key=able.__getitem__, default=None)
             if choice in able and (served is not None or able[choice] < 1):
-                options.append((own.median(mode) * able[choice], own, choice))
+                options.append((clock(own) * able[choice], own, choice))
             elif served is None:
-                options.append((own.median(mode), own, ""))
+                options.append((clock(own), own, ""))
             else:
-                options += [(t.median(mode), t, "") for t in trials if t.candidate.id == choice and t.verdict.ok and t.timing(mode)][-1:]
+                alike = [t for t in trials if t.verdict.ok and set(_ratios(own, mode)) <= set(_ratios(t, mode))]  # that met the same
+                options += [(clock(t), t, "") for t in [t for t in alike if t.candidate.id == choice][-1:]]
         if not options:
             return None
-        us, trial, serves = min(options, key=lambda o: o[0])
+        time, trial, serves = min(options, key=lambda o: o[0])
         against = self.versus(trial, rival, mode)
         if against is None:
             return None
-        return Versus(trial, _scaled(against.c, trial.median(mode) / us), against.same_rounds, serves)
+        return Versus(trial, _scaled(against.c, clock(trial) / time), against.same_rounds, serves)
+
+
+def _met(trial: Trial, rival: str, mode: str) -> bool:
+    return any(c.mode == mode and _vendor(c.rival) == rival for c in trial.comparisons)
+
+
+def _ratios(trial: Trial, mode: str) -> dict[tuple[str, str], float]:
+    """By rival and the layout it ran in."""
+    return {(_vendor(c.rival), _layout(c.rival, trial)): c.ratio for c in trial.comparisons if c.mode == mode}
 
 
 def _vendor(rival: str) -> str:
