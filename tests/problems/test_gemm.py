@@ -104,3 +104,21 @@ def test_sampled_rows_and_variants():
     for variant in problem.variants(w):
         generated = problem.generate(variant, Case("normal", "normal"), torch.Generator().manual_seed(0), "cpu")
         assert problem.eager(variant, generated)["c"].shape == (variant.axes["M"], variant.axes["N"])
+
+
+@pytest.mark.parametrize("step", [1, 16])
+@pytest.mark.parametrize("k", [64, 512, 8192])
+def test_half_precision_sums_of_denormals_are_right(k: int, step: int):
+    """Partial sums in fp16 are rounded to multiples of 2^-24 there, however small they are; wgmma adds 16 products before each rounding."""
+    w = resolve(f"gemm:16x64x{k}:nn:fp16:acc=fp16")
+    problem, inputs = draw(w, "denormal", 3)
+    a, b = inputs["a"].double(), inputs["b"].double()
+    sums = torch.zeros(16, 64, dtype=torch.float16)
+    for first in range(0, k, step):
+        sums = (sums.double() + a[:, first : first + step] @ b[first : first + step]).half()
+    reference = problem.reference(w, inputs)
+    scale = problem.scale(w, inputs, reference)["c"]
+    error = ((sums.double() - reference["c"]).abs() / scale).max()
+    assert error <= problem.bound(w)
+    if k <= 512:  # a longer sum is lost in its own rounding, and only the vendor's error tells a wrong one
+        assert bool((reference["c"].abs() > problem.bound(w) * scale).any()), "zeros are wrong"

@@ -95,7 +95,8 @@ class Gemm(Problem):
             shift = math.ceil(math.log2(max(1, w.axes["K"])) / 4) if fp16 else 0
             x *= uniform(shape, rng, device).mul_(11 if fp16 else 12).sub_(6 + shift).exp2_()
         elif case.name == "denormal":
-            x *= 2.0**-13 if w.dtype == "fp16" else 2.0**-63  # products fall among fp16's denormals, or among fp32's
+            # products fall among fp16's denormals, or among fp32's; summed in fp16, they must stand out from its rounding to 2^-24
+            x *= 2.0**-63 if w.dtype != "fp16" else 2.0**-13 if w.accumulate == "fp32" else 2.0**-11
         return x.to(dtype)
 
     def _largest_sum(self, w: Workload) -> int:
@@ -119,9 +120,10 @@ class Gemm(Problem):
         a, b = self._logical(w, inputs)
         magnitude = a.double().abs() @ b.double().abs()
         u_out, u_acc = UNIT_ROUNDOFF[w.dtype], UNIT_ROUNDOFF[w.accumulate]
-        tiny = float(torch.finfo(TORCH_DTYPES[w.dtype]).smallest_normal) * 2 * u_out
-        k = max(1, w.axes["K"])
-        return {"c": u_out * reference["c"].abs() + math.sqrt(k) * u_acc * magnitude + tiny}
+        walk = math.sqrt(max(1, w.axes["K"]))
+        # below the normal numbers every rounding costs up to half a spacing, in the output and in each partial sum
+        tiny = _spacing(w.dtype) + 0.5 * walk * _spacing(w.accumulate)
+        return {"c": u_out * reference["c"].abs() + walk * u_acc * magnitude + tiny}
 
     def bound(self, w: Workload) -> float:
         return 2.0
@@ -153,3 +155,9 @@ class Gemm(Problem):
 
     def rows_workload(self, w: Workload, outputs: Tensors) -> Workload:
         return w.replace(axes=w.axes | {"M": outputs["c"].shape[0]})
+
+
+def _spacing(dtype: str) -> float:
+    """Of denormals."""
+    info = torch.finfo(TORCH_DTYPES[dtype])
+    return float(info.smallest_normal) * float(info.eps)
