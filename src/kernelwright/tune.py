@@ -10,6 +10,7 @@ Everything measured is in the archive before the next Job begins; a second run r
 
 from __future__ import annotations
 
+import math
 import time
 import uuid
 from collections import deque
@@ -58,8 +59,8 @@ LAUNCHES = 60
 """Of one candidate, in its verification and its rounds; a first guess, which is only used to compare Workloads with each other."""
 LIKELY = 0.9
 """A chosen kernel is tried where its prior is above this."""
-GAP_KERNELS = 4
-"""Of a Workload."""
+GAP_KERNELS = 6
+"""Of a Workload, each time."""
 MANY = 50
 COMPILED = ("compile", "compile-max")
 """Rivals that are left out of the default for more than MANY Workloads: compiling takes them up to minutes on each."""
@@ -179,7 +180,7 @@ class Suite:
 
     def rivals(self, w: Workload) -> tuple[str, ...]:
         if self.limits.rivals is not None:
-            return self.limits.rivals
+            return rivals.asked(self.limits.rivals, w)
         left_out = COMPILED if len(self.workloads) > MANY else ()
         names = [n for n in rivals.names_for(w, self.target.name) if n not in left_out]
         device_only = all(m.startswith("device") for m in self.modes)
@@ -301,17 +302,22 @@ class Suite:
             self._skip(w, str(error), listener)
 
     def fill_gaps(self, listener: Listener) -> None:
-        """Kernels of the set that are likely but unmeasured on Workloads whose own kernel serves few others: the set gets smaller."""
-        times = {w: self.measured.times(w) for w in self.workloads}
-        kernels = cover(times, self.limits.tolerance)
-        serving = assign(times, kernels)
-        alone = {k: sum(v == k for v in serving.values()) for k in kernels}
-        for w in sorted((w for w in self.measured.unconfirmed() if w in serving), key=lambda w: alone[serving[w]]):
-            if self.left() <= self.reserve:
+        """Kernels of the set that are likely but unmeasured on Workloads whose own kernel serves few others: the set gets smaller. Again,
+        as long as it does."""
+        smallest = math.inf
+        while self.left() > self.reserve:
+            times = {w: self.measured.times(w) for w in self.workloads}
+            kernels = cover(times, self.limits.tolerance)
+            if len(kernels) >= smallest:
                 break
-            batch = self._likely(w, [k for k in kernels if alone[k] > alone[serving[w]]])
-            if batch:
-                self._screen(w, batch, listener)
+            smallest, serving = len(kernels), assign(times, kernels)
+            alone = {k: sum(v == k for v in serving.values()) for k in kernels}
+            for w in sorted((w for w in self.measured.unconfirmed() if w in serving), key=lambda w: alone[serving[w]]):
+                if self.left() <= self.reserve:
+                    break
+                batch = self._likely(w, [k for k in kernels if alone[k] > alone[serving[w]]])
+                if batch:
+                    self._screen(w, batch, listener)
 
     def _likely(self, w: Workload, kernels: Sequence[str]) -> list[Candidate]:
         tried = {t.candidate.id for t in self.measured.screens[w]}

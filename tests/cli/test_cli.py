@@ -170,9 +170,12 @@ def test_interrupt_leaves_a_valid_state_and_says_how_to_go_on(tmp_path):
 def test_a_limited_suite_is_a_sample_that_grows():
     from kernelwright.cli.common import workloads_of
 
-    few, more = workloads_of("hgemm-1000", layout="nt", limit=20), workloads_of("hgemm-1000", layout="nt", limit=50)
+    few, more = workloads_of("hgemm-1000", layouts=["nt"], limit=20), workloads_of("hgemm-1000", layouts=["nt"], limit=50)
     assert len(few) == 20 and set(few) < set(more)
     assert {w.layout for w in more} == {"nt"} and len({w.axes["M"] for w in more}) > 5
     for suite, layout, words in (("chains", "nt", "no layout; leave"), ("hgemm-1000", "zz", "choose one of nn, nt, tn, tt")):
         with pytest.raises(typer.BadParameter, match=words):
-            workloads_of(suite, layout=layout)
+            workloads_of(suite, layouts=[layout])
+    both = workloads_of("hgemm-1000", layouts=["nn", "nt"], limit=20)
+    assert len(both) == 40 and both[20:] == few and {w.replace(layout="nt") for w in both[:20]} == set(few)
+    assert [w.layout for w in workloads_of("gemm:8x8x8:fp16", layouts=["nn", "nt"])] == ["nn", "nt"]

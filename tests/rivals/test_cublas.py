@@ -87,6 +87,9 @@ def test_the_classic_layouts_stand_beside_the_own():
         ["cublas-nn", "cublas-nt"],
     ]
     assert "cublaslt-auto-nt" in rivals.names_for(workload(8, 8, 8), "cuda:sm_90", every=True)
+    asked = ("eager", "cublaslt-auto", "cublaslt-auto-nn", "cublaslt-auto-nt")
+    assert rivals.asked(asked, workload(8, 8, 8, "nt")) == ("eager", "cublaslt-auto", "cublaslt-auto-nn")
+    assert rivals.asked(asked, workload(8, 8, 8, "tn")) == asked
 
 
 def test_the_search_of_the_whole_space_is_made_on_request_alone():

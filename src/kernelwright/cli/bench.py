@@ -11,7 +11,7 @@ from kernelwright.cli.common import (
     BAD_REQUEST,
     Dtype,
     Json,
-    Layout,
+    Layouts,
     TargetName,
     command_line,
     console,
@@ -30,11 +30,13 @@ def register(app: typer.Typer) -> None:
         suite: Annotated[str, typer.Argument(help="A suite (hgemm-1000, llm-shapes, chains ...) or one problem.")],
         target: TargetName = "auto",
         dtype: Dtype = None,
-        layout: Layout = None,
+        layout: Layouts = None,
         mode: Annotated[list[str] | None, typer.Option(help="Timing mode(s); the default is the target's headline mode.")] = None,
         rival: Annotated[list[str] | None, typer.Option(help="Rival(s); the default is all.")] = None,
         rounds: Annotated[int, typer.Option(min=3, help="Most rounds for each workload and mode.")] = 25,
-        limit: Annotated[int | None, typer.Option(min=1, help="Only so many workloads: a random sample, the same one every time.")] = None,
+        limit: Annotated[
+            int | None, typer.Option(min=1, help="Only so many workloads (of each layout): a random sample, the same one every time.")
+        ] = None,
         out: Annotated[Path, typer.Option(help="Folder for the report.")] = Path("kernelwright-out"),
         json_output: Json = False,
     ) -> None:
@@ -48,13 +50,13 @@ def register(app: typer.Typer) -> None:
         from kernelwright.report import html, tables
 
         screen = console(json_output)
-        folder, found = out_dir(out), workloads_of(suite, dtype, layout, limit=limit)
+        folder, found = out_dir(out), workloads_of(suite, dtype, layout or (), limit=limit)
         device, session, trials = open_target(target), uuid.uuid4().hex[:12], []
         modes = asked_modes(mode or (), device.name) or (headline_mode(device.name),)
         with open_archive() as archive, Evaluator(device) as evaluator:
             peaks = evaluator.peaks
             for index, w in enumerate(found, 1):
-                names = tuple(rival) if rival else rivals.names_for(w, device.name)
+                names = rivals.asked(rival, w) if rival else rivals.names_for(w, device.name)
                 require_rivals(names, w, device.name)
                 candidate = best_known(archive, w, device, evaluator.environment.device)
                 job = Job(workload=w, rivals=names, rungs=ALL_RUNGS, modes=modes, max_rounds=rounds, seconds=5.0, noise=True)

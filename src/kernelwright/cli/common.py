@@ -22,6 +22,10 @@ Json = Annotated[bool, typer.Option("--json", help="Print one JSON object and no
 TargetName = Annotated[str, typer.Option("--target", help="auto, cpu, cuda, cuda:sm_80, cuda:sm_90 or fake.")]
 Dtype = Annotated[str | None, typer.Option(help="fp16, bf16 or fp32; the default is the problem's own.")]
 Layout = Annotated[str | None, typer.Option(help="gemm and linear only: nn, nt, tn or tt.")]
+Layouts = Annotated[
+    list[str] | None,
+    typer.Option("--layout", help="gemm and linear only: nn, nt, tn or tt; given several times, the suite in each of them."),
+]
 ProposerName = Annotated[str, typer.Option("--proposer", help="random, evolve or tpe (tpe needs the extra 'search').")]
 
 
@@ -96,21 +100,22 @@ def command_line() -> str:
 
 
 def workloads_of(
-    text: str, dtype: str | None = None, layout: str | None = None, accumulate: str | None = None, *, limit: int | None = None
+    text: str, dtype: str | None = None, layouts: Sequence[str] = (), accumulate: str | None = None, *, limit: int | None = None
 ) -> tuple[Any, ...]:
-    """The Workloads that a suite's name, a problem or a KernelBench file stands for. With `limit` only so many, drawn at random, but the
-    same ones every time, and a larger limit adds to those of a smaller: the first of a suite are all of a kind."""
+    """The Workloads that a suite's name, a problem or a KernelBench file stands for, in each of the layouts. With `limit` only so many of
+    each layout, drawn at random, but the same ones every time, and a larger limit adds to those of a smaller: the first of a suite are all
+    of a kind."""
     from kernelwright.problems import LAYOUTS, resolve, suites
 
     if text not in suites.SUITES:
-        return (resolve(text, dtype=dtype, layout=layout, accumulate=accumulate),)
-    if layout and layout not in LAYOUTS:
-        raise typer.BadParameter(f"no layout {layout!r}; choose one of {', '.join(LAYOUTS)}")
-    if layout and not all(w.layout for w in suites.suite(text)):
+        return tuple(resolve(text, dtype=dtype, layout=layout, accumulate=accumulate) for layout in layouts or (None,))
+    if wrong := [layout for layout in layouts if layout not in LAYOUTS]:
+        raise typer.BadParameter(f"no layout {wrong[0]!r}; choose one of {', '.join(LAYOUTS)}")
+    suite = suites.suite(text)
+    if layouts and not all(w.layout for w in suite):
         raise typer.BadParameter(f"{text} has workloads that are no products, which have no layout; leave --layout out")
-    found = [w.replace(dtype=dtype or w.dtype, layout=layout or w.layout) for w in suites.suite(text)]
-    chosen = set(random.Random(0).sample(range(len(found)), len(found))[:limit])
-    return tuple(w for i, w in enumerate(found) if i in chosen)
+    drawn = sorted(random.Random(0).sample(range(len(suite)), len(suite))[:limit])
+    return tuple(suite[i].replace(dtype=dtype or suite[i].dtype, layout=x or suite[i].layout) for x in layouts or (None,) for i in drawn)
 
 
 def require_rivals(names: Sequence[str], w: Any, target: str) -> None:

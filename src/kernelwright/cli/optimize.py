@@ -50,7 +50,7 @@ def register(app: typer.Typer) -> None:
         from kernelwright.report import tables
 
         screen = console(json_output)
-        (w,) = workloads_of(problem, dtype, layout, accumulate)
+        (w,) = workloads_of(problem, dtype, (layout,) if layout else (), accumulate)
         warn_of_faults(w, screen)
         folder = out_dir(out)
         device = open_target(target)

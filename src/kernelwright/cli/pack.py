@@ -7,7 +7,18 @@ from typing import Annotated
 
 import typer
 
-from kernelwright.cli.common import BAD_REQUEST, NO_KERNEL, Json, TargetName, console, emit, open_archive, open_target, workloads_of
+from kernelwright.cli.common import (
+    BAD_REQUEST,
+    NO_KERNEL,
+    Json,
+    Layouts,
+    TargetName,
+    console,
+    emit,
+    open_archive,
+    open_target,
+    workloads_of,
+)
 
 NOTE_SECONDS = 300.0
 """Of silence of the judge, which shares the device with the sanitizers' processes."""
@@ -20,6 +31,7 @@ def save(
     path: Annotated[Path, typer.Argument(help="Folder to make.")],
     what: Annotated[str, typer.Argument(help="A suite or problem whose confirmed winners are kept.")],
     target: TargetName = "auto",
+    layout: Layouts = None,
     json_output: Json = False,
 ) -> None:
     """Keep the best confirmed kernel of each workload in the archive."""
@@ -30,7 +42,7 @@ def save(
     with open_archive() as archive:
         trials = [
             t
-            for w in workloads_of(what)
+            for w in workloads_of(what, layouts=layout or ())
             for t in archive.trials(workload=w, stage="confirm")
             if t.environment.target == name and t.verdict.ok
         ]

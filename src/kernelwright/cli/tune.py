@@ -14,7 +14,7 @@ from kernelwright.cli.common import (
     NO_KERNEL,
     Dtype,
     Json,
-    Layout,
+    Layouts,
     TargetName,
     command_line,
     console,
@@ -40,7 +40,7 @@ def register(app: typer.Typer) -> None:
         suite: Annotated[str, typer.Argument(help="A suite (hgemm-1000, llm-shapes, chains ...) or one problem.")],
         target: TargetName = "auto",
         dtype: Dtype = None,
-        layout: Layout = None,
+        layout: Layouts = None,
         minutes: Annotated[
             float, typer.Option(min=0, help="Device time for the whole suite, that of earlier runs of this command counted in.")
         ] = 30.0,
@@ -56,11 +56,14 @@ def register(app: typer.Typer) -> None:
             ),
         ] = None,
         mode: Annotated[list[str] | None, typer.Option(help="Timing mode(s) of the final measurement beside the headline's.")] = None,
-        limit: Annotated[int | None, typer.Option(min=1, help="Only so many workloads: a random sample, the same one every time.")] = None,
+        limit: Annotated[
+            int | None, typer.Option(min=1, help="Only so many workloads (of each layout): a random sample, the same one every time.")
+        ] = None,
         out: Annotated[Path, typer.Option(help="Folder for the report and the pack.")] = Path("kernelwright-out"),
         json_output: Json = False,
     ) -> None:
         """Tune every workload of a suite and keep a small set of kernels in a pack. Goes on where an earlier run stopped."""
+        from kernelwright import rivals
         from kernelwright.cli.bench import rows, suite_slug
         from kernelwright.loop import asked_modes
         from kernelwright.report import html, tables
@@ -69,11 +72,11 @@ def register(app: typer.Typer) -> None:
         from kernelwright.tune import tune as tune_suite
 
         screen = console(json_output)
-        folder, found = out_dir(out), workloads_of(suite, dtype, layout, limit=limit)
+        folder, found = out_dir(out), workloads_of(suite, dtype, layout or (), limit=limit)
         device = open_target(target)
         modes = asked_modes(mode or (), device.name)
         for w in found:
-            require_rivals(rival or (), w, device.name)
+            require_rivals(rivals.asked(rival or (), w), w, device.name)
         limits = Limits(
             minutes=minutes,
             trials=trials,

@@ -39,7 +39,7 @@ def register(app: typer.Typer) -> None:
         from kernelwright.evaluate.jobs import ALL_RUNGS, Job
         from kernelwright.loop import headline_mode
 
-        (w,) = workloads_of(problem, dtype, layout)
+        (w,) = workloads_of(problem, dtype, (layout,) if layout else ())
         warn_of_faults(w, console(json_output))
         device = open_target(target)
         candidate = load(file, w, device.name, device.facts())

@@ -12,7 +12,7 @@ VENDOR-nn, VENDOR-nt  one of the four with the operands stored in that layout, w
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from kernelwright.problems.epilogue import parse
 from kernelwright.records import Workload
@@ -46,6 +46,12 @@ def names_for(w: Workload, target: str, *, every: bool = False) -> tuple[str, ..
     if target == "fake":
         names = ["eager"]
     return tuple(names)
+
+
+def asked(names: Iterable[str], w: Workload) -> tuple[str, ...]:
+    """Rivals that were asked for, as this Workload has them: in the layout that is its own, VENDOR-LAYOUT is VENDOR. So a suite in
+    several layouts can be asked for cuBLASLt in each."""
+    return tuple(dict.fromkeys(n.removesuffix(f"-{w.layout}") if w.layout and n.rpartition("-")[0] in VENDORS else n for n in names))
 
 
 def unfused(w: Workload) -> str | None:
