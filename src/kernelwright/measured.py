@@ -49,7 +49,9 @@ class Measured:
 
     def _learn(self, trial: Trial) -> None:
         if trial.verdict.outcome is not Outcome.NOISY and (trial.stage == "screen" or not trial.verdict.ok):
-            self.knowledge.learn(trial.workload, trial.candidate, score(trial))
+            self.knowledge.learn(
+                trial.workload, trial.candidate, score(trial), trial.median(self._mode) if trial.timing(self._mode) else 0.0
+            )
 
     def seconds(self, session: str) -> float:
         """Of the device, in the sessions whose names begin so. A rival's Trial shares its Job's time with the candidates'."""

@@ -123,3 +123,26 @@ def test_a_winner_that_the_estimates_do_not_carry_over_is_not_tried_first():
         knowledge.learn(near(128), toy.render(config, W, DEVICE), score)
     assert [c.origin.config for c in Neighbours(W, [toy], DEVICE, knowledge).propose(1)] == [toy.seeds(W, DEVICE)[0]]
     assert Neighbours(near(256), [toy], DEVICE, knowledge).propose(1)[0].origin.config == BEST
+
+
+class Modelled(Toy):
+    def __init__(self, name: str, says: float):
+        super().__init__(name)
+        self.says = says
+
+    def estimate(self, config, w, device):
+        return self.says
+
+
+def test_a_model_that_promises_too_much_does_not_keep_the_others_out():
+    promising, sober, knowledge = Modelled("promising", 1.0), Modelled("sober", 2.0), Knowledge()
+    families = [promising, sober]
+    assert {c.origin.name for c in Neighbours(W, families, DEVICE, knowledge).propose(2)} == {"promising"}, "by the estimates alone"
+    for m in (128, 256):
+        knowledge.learn(near(m), promising.render(CONFIG, W, DEVICE), 1.0, microseconds=10.0)
+    space = SearchSpace(W, families, DEVICE)
+    assert knowledge.bias(space, "promising") == pytest.approx(10.0) and knowledge.bias(space, "sober") == 1.0
+    seeds = [c.origin.name for c in Neighbours(W, families, DEVICE, knowledge).propose(3)]
+    assert seeds[1:] == ["sober", "sober"], "after the neighbours' winner"
+    knowledge.learn(W, sober.render(CONFIG, W, DEVICE), 1.0, microseconds=40.0)
+    assert knowledge.bias(space, "sober") == pytest.approx(20.0), "what was measured here counts before the neighbours"

@@ -4,7 +4,8 @@ Neighbours are Workloads of one kind (problem, types), and near where their axes
 stored in another layout. A config's prior is its mean speed on the nearest of them, each as a share of the best speed seen there: ratios
 against a rival would favour configs that were tried where the rival is weak. Where Families estimate times, the share is changed as the
 estimates say it changes on the way from the neighbour: a tile that filled the device there may leave half of it idle here. Configs that no
-neighbour knows come from the Families' seeds and the tile model, then from mutating the best.
+neighbour knows come from the Families' seeds and the tile model, then from mutating the best. They are ranked by the Families' estimates,
+each Family's corrected by how far off they were here and nearby: a model that promises too much would keep the other Families out.
 """
 
 from __future__ import annotations
@@ -12,6 +13,8 @@ from __future__ import annotations
 import heapq
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from operator import itemgetter
+from statistics import geometric_mean
 
 from kernelwright.families.family import Config, DeviceFacts, Family
 from kernelwright.propose.configs import Point, SearchSpace
@@ -23,8 +26,8 @@ NEAR = 6
 WINNERS = 3
 """The winners of so many nearest neighbours are tried before anything else."""
 UNTRIED = 0.9
-"""Prior of a seed that no neighbour tried: after what did well there, before what did not. Less for one that its Family's model puts behind
-the best seed."""
+"""Prior of a seed that no neighbour tried: after what did well there, before what did not. Less for one that the models put behind the best
+seed."""
 HOPELESS = 0.7
 """What was slower than this on the neighbours is not tried; mutation may still come back to it."""
 PARENTS = 4
@@ -85,14 +88,18 @@ class Knowledge:
         """By kind: the places of Workloads on which something was right."""
         self._estimates: dict[tuple[Key, Workload], float | None] = {}
         """What Families said, for all searches: an estimate takes 0.1 ms, and each config is asked about by every neighbour."""
+        self._times: dict[Workload, dict[Key, float]] = {}
 
-    def learn(self, w: Workload, candidate: Candidate, score: float) -> None:
-        """`score`: the higher the faster, -inf for a failure."""
+    def learn(self, w: Workload, candidate: Candidate, score: float, microseconds: float = 0.0) -> None:
+        """`score`: the higher the faster, -inf for a failure. `microseconds`: 0 where there are none."""
         origin = candidate.origin
         if origin.kind == "family":
-            self._scores.setdefault(w, {})[key_of(origin.name, origin.config)] = max(score, 0.0)
+            key = key_of(origin.name, origin.config)
+            self._scores.setdefault(w, {})[key] = max(score, 0.0)
             if score > 0:
                 self._right.setdefault(_kind(w), {})[w] = _place(w)
+                if microseconds > 0:
+                    self._times.setdefault(w, {})[key] = microseconds
 
     def near(self, w: Workload, count: int = NEAR) -> list[Workload]:
         """The nearest other Workloads on which something was right, nearest first."""
@@ -116,6 +123,19 @@ class Knowledge:
             for p, (_, score) in scores.items():
                 shares.setdefault(p, []).append(score / best * worth(p, here) / worth(p, there))
         return {p: sum(found) / len(found) for p, found in shares.items()}
+
+    def bias(self, space: SearchSpace, family: str) -> float:
+        """Times of a Family's fastest configs over its estimates: on the Workload itself if it was measured there, else on the neighbours;
+        1 where nothing is known."""
+        for group in ([space.workload], self.near(space.workload)):
+            off = []
+            for other in group:
+                mine = [(us, key) for key, us in self._times.get(other, {}).items() if key[0] == family]
+                fastest = heapq.nsmallest(WINNERS, mine, key=itemgetter(0))
+                off += [us / estimate for us, key in fastest if (estimate := self.estimate(space, key, other))]
+            if off:
+                return geometric_mean(off)
+        return 1.0
 
     def estimate(self, space: SearchSpace, key: Key, w: Workload) -> float | None:
         if (key, w) not in self._estimates:
@@ -165,7 +185,9 @@ class Neighbours(Evolve):
     def _ranked(self) -> list[Point]:
         """Winners of the nearest neighbours, then what neighbours know and the seeds, by prior; none that is hopeless."""
         guesses = {p: self.knowledge.estimate(self.space, key_of(p.family, self.space.config(p)), self.workload) for p in self._guesses}
-        priors = {p: UNTRIED * worth(p, guesses) for p in guesses} | self.knowledge.priors(self.space)
+        bias = {family: self.knowledge.bias(self.space, family) for family in self.space.families}
+        corrected = {p: us and us * bias[p.family] for p, us in guesses.items()}
+        priors = {p: UNTRIED * worth(p, corrected) for p in guesses} | self.knowledge.priors(self.space)
         winners = [p for key in self.knowledge.winners(self.workload) if (p := point_of(self.space, key))]
         ranked = (*winners, *sorted(priors, key=priors.__getitem__, reverse=True))
         return [p for p in dict.fromkeys(ranked) if p not in self.visited and priors[p] >= HOPELESS]
