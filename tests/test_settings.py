@@ -32,13 +32,14 @@ def test_every_variable_has_an_effect(tmp_path):
         "KERNELWRIGHT_ARCHIVE": "~/mine.db",
         "KERNELWRIGHT_CXX": "clang++",
         "KERNELWRIGHT_THREADS": "4",
+        "KERNELWRIGHT_CUBLASLT_SECONDS": "2.5",
     }
     assert set(values) == {v.name for v in VARIABLES}
     for name, value in values.items():
         assert settings({name: value}) != base, name
         assert settings({name: "  "}) == base, f"an empty {name} counts as unset"
     assert settings(values).archive == Path.home() / "mine.db"
-    assert settings(values).threads == 4
+    assert settings(values).threads == 4 and settings(values).cublaslt_seconds == 2.5
 
 
 def test_paths_are_absolute(monkeypatch, tmp_path):
@@ -51,6 +52,12 @@ def test_bad_thread_counts_get_one_sentence(text):
     with pytest.raises(SettingsError, match=r"KERNELWRIGHT_THREADS=.* integer from 1 to") as error:
         settings({"KERNELWRIGHT_THREADS": text})
     assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("text", ["0", "-1", "two", "inf", "nan"])
+def test_a_bad_search_time_gets_one_sentence(text):
+    with pytest.raises(SettingsError, match=r"KERNELWRIGHT_CUBLASLT_SECONDS=.* seconds above 0"):
+        settings({"KERNELWRIGHT_CUBLASLT_SECONDS": text})
 
 
 def test_unknown_user_in_path():

@@ -6,6 +6,7 @@ Nothing is cached: `settings()` reads the environment on every call, so a change
 from __future__ import annotations
 
 import errno
+import math
 import os
 import tempfile
 from collections.abc import Mapping
@@ -35,6 +36,7 @@ VARIABLES = (
     Variable("KERNELWRIGHT_ARCHIVE", "archive.db in the home folder", "file of the archive of all trials"),
     Variable("KERNELWRIGHT_CXX", "the first of g++, clang++, c++ that is found", "C++ compiler of the CPU target"),
     Variable("KERNELWRIGHT_THREADS", "1", "threads that kernels and rivals use on the CPU target"),
+    Variable("KERNELWRIGHT_CUBLASLT_SECONDS", "20", "most seconds of one search of the rival cublaslt-all"),
 )
 
 MAX_THREADS = 1024
@@ -49,6 +51,8 @@ class Settings:
     cxx: str | None = None
     """Name or path of the C++ compiler; None lets the CPU target look for one."""
     threads: int = 1
+    cublaslt_seconds: float = 20.0
+    """Of one search of cuBLASLt's whole space of algorithms."""
 
     @property
     def builds(self) -> Path:
@@ -74,6 +78,7 @@ def settings(environ: Mapping[str, str] | None = None) -> Settings:
         archive=_expand("KERNELWRIGHT_ARCHIVE", archive) if archive else home / "archive.db",
         cxx=env.get("KERNELWRIGHT_CXX", "").strip() or None,
         threads=_threads(env.get("KERNELWRIGHT_THREADS", "").strip()),
+        cublaslt_seconds=_seconds(env.get("KERNELWRIGHT_CUBLASLT_SECONDS", "").strip()),
     )
 
 
@@ -102,6 +107,16 @@ def _threads(text: str) -> int:
     if not (text.isascii() and text.isdigit() and 1 <= int(text[:8]) <= MAX_THREADS):
         raise SettingsError(f"KERNELWRIGHT_THREADS={text!r} is not a number of threads; set it to an integer from 1 to {MAX_THREADS}")
     return int(text)
+
+
+def _seconds(text: str) -> float:
+    try:
+        seconds = float(text or "20")
+    except ValueError:
+        seconds = math.nan
+    if not 0 < seconds < math.inf:
+        raise SettingsError(f"KERNELWRIGHT_CUBLASLT_SECONDS={text!r} is not a time; set it to seconds above 0")
+    return seconds
 
 
 def writable(path: Path, variable: str = "KERNELWRIGHT_HOME") -> Path:

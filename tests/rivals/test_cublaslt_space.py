@@ -138,12 +138,14 @@ def test_a_hopeless_tile_is_tried_with_one_cluster_alone(stub: Seen, times: Time
 
 
 @pytest.mark.parametrize("each", [0.1, 1.0, 30.0])
-def test_the_time_limit_holds(stub: Seen, times: Times, each: float):
+@pytest.mark.parametrize("seconds", [2, 20])
+def test_the_time_limit_holds(stub: Seen, times: Times, monkeypatch: pytest.MonkeyPatch, each: float, seconds: int):
+    monkeypatch.setenv("KERNELWRIGHT_CUBLASLT_SECONDS", str(seconds))
     times.each = each
     w = workload(8, 8, 256)
     rivals.load("cublaslt-all", w, [bound(w)])[1]()  # pyright: ignore[reportOptionalCall]
     # a round of the final is always made, and what is under way is finished
-    assert times.now <= cublaslt_space.SECONDS + (cublaslt_space.FINALISTS + 2) * each
+    assert times.now <= seconds + (cublaslt_space.FINALISTS + 2) * each
     assert chosen()["id"] in (3, 100, 102)
 
 

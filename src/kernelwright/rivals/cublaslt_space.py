@@ -30,11 +30,11 @@ import torch
 from kernelwright.records import Outcome
 from kernelwright.rivals.cublas import COMPUTE_32F, DATA_TYPE
 from kernelwright.rivals.cublaslt import REQUESTED, Algo, Problem, Result, library, open_clock
+from kernelwright.settings import settings
 from kernelwright.targets.target import Bound, CandidateFault, DeviceLost
 
-SECONDS = 20.0
-"""Of one search. Each stage before the final begins no new sample after its share (counted from the start) is over."""
 SEED_ENDS, SCREEN_ENDS, WIDEN_ENDS = 0.25, 0.55, 0.8
+"""Shares of the search's time, counted from its start, after which a stage begins no new sample."""
 KEPT, FINALISTS, PASSES, ROUNDS = 16, 8, 2, 15
 """Algorithms that are widened; that reach the final; how often each axis is widened; rounds of the final."""
 HOPELESS = 2.0
@@ -217,10 +217,10 @@ class _Search:
         """The least sample by id, tile and split."""
         self._seen: set[bytes] = set()
         self._launches = 0
-        self._started = time.monotonic()
+        self._started, self._seconds = time.monotonic(), settings().cublaslt_seconds
 
     def late(self, share: float) -> bool:
-        return time.monotonic() - self._started > share * SECONDS
+        return time.monotonic() - self._started > share * self._seconds
 
     def attempt(self, result: Result | None) -> None:
         """Samples it once, unless it is known already or fails at launch."""
@@ -350,7 +350,7 @@ class _Search:
 
 
 def tune(problem: Problem, sets: Sequence[Bound]) -> Result:
-    """The algorithm with the lowest median device time that the search finds in SECONDS. Fills the buffers. Raises CandidateFault."""
+    """The algorithm with the lowest median device time that the search finds in its time (KERNELWRIGHT_CUBLASLT_SECONDS). Fills the buffers. Raises CandidateFault."""
     search = _Search(problem, sets)
     search.seed()
     search.screen()
