@@ -350,7 +350,8 @@ class _Search:
 
 
 def tune(problem: Problem, sets: Sequence[Bound]) -> Result:
-    """The algorithm with the lowest median device time that the search finds in its time (KERNELWRIGHT_CUBLASLT_SECONDS). Fills the buffers. Raises CandidateFault."""
+    """The algorithm with the lowest median device time that the search finds in its time (Settings.cublaslt_seconds). Fills the buffers.
+    Raises CandidateFault."""
     search = _Search(problem, sets)
     search.seed()
     search.screen()
