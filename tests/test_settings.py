@@ -33,6 +33,7 @@ def test_every_variable_has_an_effect(tmp_path):
         "KERNELWRIGHT_CXX": "clang++",
         "KERNELWRIGHT_THREADS": "4",
         "KERNELWRIGHT_CUBLASLT_SECONDS": "2.5",
+        "KERNELWRIGHT_DISABLE": "1",
     }
     assert set(values) == {v.name for v in VARIABLES}
     for name, value in values.items():
@@ -52,6 +53,11 @@ def test_bad_thread_counts_get_one_sentence(text):
     with pytest.raises(SettingsError, match=r"KERNELWRIGHT_THREADS=.* integer from 1 to") as error:
         settings({"KERNELWRIGHT_THREADS": text})
     assert "\n" not in str(error.value)
+
+
+def test_a_bad_switch_gets_one_sentence():
+    with pytest.raises(SettingsError, match="KERNELWRIGHT_DISABLE='yes' is no switch; set it to 1 or 0"):
+        settings({"KERNELWRIGHT_DISABLE": "yes"})
 
 
 @pytest.mark.parametrize("text", ["0", "-1", "two", "inf", "nan"])

@@ -36,6 +36,7 @@ VARIABLES = (
     Variable("KERNELWRIGHT_ARCHIVE", "archive.db in the home folder", "file of the archive of all trials"),
     Variable("KERNELWRIGHT_CXX", "the first of g++, clang++, c++ that is found", "C++ compiler of the CPU target"),
     Variable("KERNELWRIGHT_THREADS", "1", "threads that kernels and rivals use on the CPU target"),
+    Variable("KERNELWRIGHT_DISABLE", "0", "1: kw.matmul and the models it serves call torch alone"),
     Variable("KERNELWRIGHT_CUBLASLT_SECONDS", "20", "most seconds of one search of the rival cublaslt-all"),
 )
 
@@ -51,6 +52,8 @@ class Settings:
     cxx: str | None = None
     """Name or path of the C++ compiler; None lets the CPU target look for one."""
     threads: int = 1
+    disabled: bool = False
+    """Products go to torch alone."""
     cublaslt_seconds: float = 20.0
     """Of one search of cuBLASLt's whole space of algorithms."""
 
@@ -78,6 +81,7 @@ def settings(environ: Mapping[str, str] | None = None) -> Settings:
         archive=_expand("KERNELWRIGHT_ARCHIVE", archive) if archive else home / "archive.db",
         cxx=env.get("KERNELWRIGHT_CXX", "").strip() or None,
         threads=_threads(env.get("KERNELWRIGHT_THREADS", "").strip()),
+        disabled=_switch("KERNELWRIGHT_DISABLE", env.get("KERNELWRIGHT_DISABLE", "").strip()),
         cublaslt_seconds=_seconds(env.get("KERNELWRIGHT_CUBLASLT_SECONDS", "").strip()),
     )
 
@@ -107,6 +111,12 @@ def _threads(text: str) -> int:
     if not (text.isascii() and text.isdigit() and 1 <= int(text[:8]) <= MAX_THREADS):
         raise SettingsError(f"KERNELWRIGHT_THREADS={text!r} is not a number of threads; set it to an integer from 1 to {MAX_THREADS}")
     return int(text)
+
+
+def _switch(name: str, text: str) -> bool:
+    if text not in ("", "0", "1"):
+        raise SettingsError(f"{name}={text!r} is no switch; set it to 1 or 0")
+    return text == "1"
 
 
 def _seconds(text: str) -> float:

@@ -1,0 +1,127 @@
+"""`kw.matmul`, `kw.linear`, `kw.addmm`: torch's functions, served by our kernels wherever a Pack has a faster one.
+
+    import kernelwright as kw
+    c = kw.matmul(a, b)                 # torch.matmul(a, b): same shapes, same exceptions, same gradients
+    with kw.disabled(): ...             # torch alone; KERNELWRIGHT_DISABLE=1 does it for a whole process
+
+Whatever we have no kernel for goes to torch: other dtypes and devices, batches on both sides, vectors, strides that are no matrix.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor
+from torch._C import _functorch, _len_torch_dispatch_stack
+
+from kernelwright.runtime import ops
+from kernelwright.settings import settings
+
+_state = {"enabled": not settings().disabled}
+
+
+def enable() -> None:
+    _state["enabled"] = True
+    ops.serve = _serve
+
+
+def disable() -> None:
+    """From now on every call goes to torch."""
+    _state["enabled"] = False
+    ops.serve = ops.nobody
+
+
+@contextmanager
+def disabled() -> Iterator[None]:
+    """torch alone inside the `with`."""
+    before = _state["enabled"]
+    disable()
+    try:
+        yield
+    finally:
+        if before:
+            enable()
+
+
+def matmul(a: Tensor, b: Tensor, *, out: Tensor | None = None) -> Tensor:
+    """torch.matmul. Ours serve a (..., K) @ b (K, N) of fp16 or bf16, accumulated in fp32, whatever the two matrices' storage order."""
+    if out is not None:
+        return _matmul_out(a, b, out)
+    try:
+        rows = ops.as_rows(a) if a.ndim > 2 and b.ndim == 2 else a
+        ours = rows is not None and rows.ndim == b.ndim == 2
+    except AttributeError:
+        ours, rows = False, None  # no tensor: torch says so
+    if not ours or rows is None:
+        return torch.matmul(a, b)
+    c = ops.matmul(rows, b) if _plain(rows, b) else torch.ops.kernelwright.matmul(rows, b)
+    return c if rows is a else c.view(*a.shape[:-1], b.shape[1])
+
+
+def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None, activation: str | None = None) -> Tensor:
+    """activation(torch.nn.functional.linear(x, weight, bias)). `activation`: gelu, gelu-tanh, silu or None; ours round once, after it.
+    Raises ValueError for another."""
+    if (activation := activation or "") not in ops.ACTIVATIONS:
+        raise ValueError(f"unknown activation {activation!r}; choose one of {', '.join(filter(None, ops.ACTIVATIONS))}")
+    if _plain(x, weight, bias):
+        return ops.linear(x, weight, bias, activation)
+    return torch.ops.kernelwright.linear(x, weight, bias, activation)
+
+
+def addmm(input: Tensor, mat1: Tensor, mat2: Tensor, *, beta: float = 1, alpha: float = 1) -> Tensor:
+    """torch.addmm. Ours serve a vector `input`, beta = alpha = 1: a layer with its bias."""
+    if alpha == 1 and beta == 1 and input.ndim == 1 and ops.pair(mat1, mat2) and ops.vector(input, mat2):
+        return linear(mat1, mat2.t(), input)
+    return torch.addmm(input, mat1, mat2, beta=beta, alpha=alpha)
+
+
+def _matmul_out(a: Tensor, b: Tensor, out: Tensor) -> Tensor:
+    if _plain(a, b, out) and ops.pair(a, b) and _fits(a, b, out) and ops.serve(a, b, out, "", None, None):
+        return out
+    return torch.matmul(a, b, out=out)
+
+
+def _fits(a: Tensor, b: Tensor, out: Tensor) -> bool:
+    return (
+        out.shape == (a.shape[0], b.shape[1])
+        and out.dtype == a.dtype
+        and out.device == a.device
+        and (out.stride(1) == 1 or out.shape[1] <= 1)
+        and out.stride(0) >= out.shape[1]
+        and not _overlap(out, a)
+        and not _overlap(out, b)
+    )
+
+
+def _overlap(x: Tensor, y: Tensor) -> bool:
+    return x.untyped_storage().data_ptr() == y.untyped_storage().data_ptr() and x.numel() > 0
+
+
+def _plain(*tensors: Tensor | None) -> bool:
+    """Whether torch's dispatcher has nothing to do for these: no gradient, no subclass, no mode, no transform, no autocast, no tracing."""
+    if torch.compiler.is_compiling() or _len_torch_dispatch_stack() or _functorch.maybe_current_level() is not None:
+        return False
+    wanted = torch.is_grad_enabled()
+    device = ""
+    for t in tensors:
+        if t is None:
+            continue
+        if type(t) not in _TYPES or (wanted and t.requires_grad):
+            return False
+        device = t.device.type
+    return not torch.is_autocast_enabled(device)
+
+
+_TYPES = (Tensor, torch.nn.Parameter)
+
+
+def _serve(a: Tensor, b: Tensor, out: Tensor, epilogue: str, bias: Tensor | None, addend: Tensor | None) -> bool:
+    from kernelwright.runtime import engine
+
+    return engine.serve(a, b, out, epilogue, bias, addend)
+
+
+if _state["enabled"]:
+    enable()

@@ -1,0 +1,152 @@
+"""The PyTorch operators `torch.ops.kernelwright.*`: what torch.compile sees, and where gradients come from.
+
+Registered with the dispatcher directly (torch.library.Library): a Python wrapper around each call would cost more than a small product. An
+operator asks the engine of the tensors' device for a kernel of ours (`serve`, set by `runtime.api`) and else calls torch, so that it
+gives torch's result, and torch's exceptions, everywhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+Serve = Callable[[Tensor, Tensor, Tensor, str, Tensor | None, Tensor | None], bool]
+"""(a, b, out, epilogue, bias, addend): whether a kernel of ours wrote act(a @ b ...) into `out`. All are matrices, bias a vector."""
+
+ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    "": lambda x: x,
+    "gelu": torch.nn.functional.gelu,
+    "gelu-tanh": lambda x: torch.nn.functional.gelu(x, approximate="tanh"),
+    "silu": torch.nn.functional.silu,
+}
+"""By the name that a Workload's epilogue has for it."""
+
+_library = torch.library.Library("kernelwright", "DEF")
+_library.define("matmul(Tensor a, Tensor b) -> Tensor")
+_library.define("linear(Tensor x, Tensor weight, Tensor? bias, str activation) -> Tensor")
+
+
+def nobody(a: Tensor, b: Tensor, out: Tensor, epilogue: str, bias: Tensor | None, addend: Tensor | None) -> bool:
+    """Serves nothing."""
+    return False
+
+
+serve: Serve = nobody
+
+
+def matmul(a: Tensor, b: Tensor) -> Tensor:
+    """a @ b of two matrices on one device, of one dtype."""
+    if not pair(a, b):
+        return torch.mm(a, b)
+    out = a.new_empty((a.shape[0], b.shape[1]))
+    return out if serve(a, b, out, "", None, None) else torch.mm(a, b, out=out)
+
+
+def linear(x: Tensor, weight: Tensor, bias: Tensor | None, activation: str) -> Tensor:
+    """activation(x @ weight.T + bias): x (..., K), weight (N, K), bias (N)."""
+    rows = as_rows(x)
+    if rows is not None and weight.ndim == 2 and pair(rows, b := weight.t()) and (bias is None or vector(bias, b)):
+        steps = [name for name in ("bias" if bias is not None else "", activation) if name]
+        out = x.new_empty((*x.shape[:-1], weight.shape[0]))
+        if serve(rows, b, out.view(rows.shape[0], weight.shape[0]), "+".join(steps), bias, None):
+            return out
+    return ACTIVATIONS[activation](torch.nn.functional.linear(x, weight, bias))
+
+
+def pair(a: Tensor, b: Tensor) -> bool:
+    """Whether two tensors are what one product of ours may take; whatever is not goes to torch, which knows what to say."""
+    return (
+        a.ndim == b.ndim == 2
+        and a.shape[1] == b.shape[0]
+        and a.dtype == b.dtype
+        and a.device == b.device
+        and a.dtype in (torch.float16, torch.bfloat16)
+        and a.layout == b.layout == torch.strided
+        and not (a.is_conj() or b.is_conj())
+    )
+
+
+def vector(bias: Tensor, b: Tensor) -> bool:
+    return bias.shape == (b.shape[1],) and bias.dtype == b.dtype and bias.device == b.device and bias.stride(0) in (1, bias.shape[0])
+
+
+def as_rows(x: Tensor) -> Tensor | None:
+    """x (..., K) as a matrix over the same memory; None where it is not one."""
+    if x.ndim == 2:
+        return x
+    if x.ndim == 1:
+        return x.unsqueeze(0)
+    if x.ndim == 0:
+        return None
+    try:
+        return x.view(-1, x.shape[-1])
+    except RuntimeError:
+        return None
+
+
+# ---------------------------------------------------------------------------------------------------- what compilers see
+
+
+def _fake_matmul(a: Tensor, b: Tensor) -> Tensor:
+    torch._check(a.dim() == 2 and b.dim() == 2, lambda: "kernelwright::matmul takes two matrices")
+    torch._check(a.shape[1] == b.shape[0], lambda: f"mat1 and mat2 shapes cannot be multiplied ({_sizes(a)} and {_sizes(b)})")
+    return a.new_empty((a.shape[0], b.shape[1]))
+
+
+def _fake_linear(x: Tensor, weight: Tensor, bias: Tensor | None, activation: str) -> Tensor:
+    torch._check(x.shape[-1] == weight.shape[-1], lambda: f"mat1 and mat2 shapes cannot be multiplied ({_sizes(x)} and {_sizes(weight)})")
+    return x.new_empty((*x.shape[:-1], weight.shape[0]))
+
+
+def _sizes(t: Tensor) -> str:
+    return "x".join(map(str, t.shape))
+
+
+# ------------------------------------------------------------------------------------------------------------- gradients
+
+
+def _save_matmul(ctx, inputs, output) -> None:
+    ctx.save_for_backward(*inputs)
+
+
+def _matmul_backward(ctx, grad: Tensor):
+    a, b = ctx.saved_tensors
+    op = torch.ops.kernelwright.matmul
+    return (
+        op(grad, b.t()) if ctx.needs_input_grad[0] else None,
+        op(a.t(), grad) if ctx.needs_input_grad[1] else None,
+    )
+
+
+def _save_linear(ctx, inputs, output) -> None:
+    x, weight, bias, activation = inputs
+    ctx.save_for_backward(x, weight, bias)
+    ctx.activation = activation
+
+
+def _linear_backward(ctx, grad: Tensor):
+    """The sums before the activation are not kept but made again: they are as large as the output, and inference is what linear is for."""
+    x, weight, bias = ctx.saved_tensors
+    op = torch.ops.kernelwright
+    if ctx.activation:
+        with torch.enable_grad():
+            before = op.linear(x, weight, bias, "").detach().requires_grad_()
+            (grad,) = torch.autograd.grad(ACTIVATIONS[ctx.activation](before), before, grad)
+    rows, over = x.reshape(-1, x.shape[-1]), grad.reshape(-1, grad.shape[-1])
+    return (
+        op.matmul(over, weight).view(x.shape) if ctx.needs_input_grad[0] else None,
+        op.matmul(over.t(), rows) if ctx.needs_input_grad[1] else None,
+        over.sum(0) if ctx.needs_input_grad[2] else None,
+        None,
+    )
+
+
+for _name, _run, _fake, _backward, _save in (
+    ("matmul", matmul, _fake_matmul, _matmul_backward, _save_matmul),
+    ("linear", linear, _fake_linear, _linear_backward, _save_linear),
+):
+    _library.impl(_name, _run, "CompositeExplicitAutograd")
+    torch.library.register_fake(f"kernelwright::{_name}", _fake, lib=_library)
+    torch.library.register_autograd(f"kernelwright::{_name}", _backward, setup_context=_save, lib=_library)
