@@ -1,9 +1,15 @@
-// C = A B for the tiniest products, both operands K contiguous: mma.sync on fragments that come straight from global memory.
+// C = A B for the tiniest products: mma.sync on fragments that come straight from global memory. Every warp has a tile of its own;
+// with warps_k = 1 it loads, multiplies and stores without shared memory and without a barrier. With more, warps that share a tile
+// take parts of K, and their sums meet in shared memory, added in the order of the warps.
 //
-// No shared memory on the way in, no barrier before the first multiplication. Lane (g, t) = (lane / 4, lane % 4) loads 16 bytes,
-// which are k = 8 t to 8 t + 7 of row g: four registers where m16n8k16 wants pairs (2t, 2t + 1) and (2t + 8, 2t + 9). K is a sum,
-// so its order is free as long as both operands agree: registers 0 and 1 serve as these pairs in one mma, 2 and 3 in the next.
-// Each warp takes its own part of K; the partial sums meet in shared memory and are added in the order of the warps.
+// m16n8k16 wants of lane (g, t) = (lane / 4, lane % 4) the pairs k = 2t, 2t + 1 and 2t + 8, 2t + 9 of row g, and gives it columns
+// 2t, 2t + 1 of C. Which k and which row of the matrix these stand for is free, since K is a sum and rows are separate addresses:
+//   K      pair h of lane t in the m-th of the two mma of a step of 32 is k = 8 t + 4 m + 2 h and the next (m, h = 0, 1). Where K
+//          is contiguous, a lane's 16 bytes are thus its operands of both.
+//   rows   place c of the i-th of Group fragments is row c / 2 * 2 Group + 2 i + c % 2. In C a lane then has 2 Group neighbours of
+//          a row, one store of up to 16 bytes. Where rows are contiguous, a lane loads 2 Group neighbours of one k, and movmatrix
+//          turns each register, 8 x 8 elements over the warp, into the fragment of exactly these rows.
+// The loads allocate in L1, where warps of a block that share rows of Q meet.
 #include "kernelwright/copy.cuh"
 #include "kernelwright/epilogue.cuh"
 #include "kernelwright/layout.cuh"
@@ -20,35 +26,91 @@ struct Config {
     static constexpr bool fp16_accumulate = false;
     static constexpr int block_p = 16, block_q = 16, block_k = 32;
     static constexpr kw::Steps epilogue = {};
-    static constexpr int warps = 2;
-    static constexpr int batches = 1;         // loads of block_k that each warp makes; warps * batches * block_k is at least K
+    static constexpr int warps_p = 1, warps_k = 2;
+    static constexpr int batches = 1;         // loads of block_k that each warp makes; warps_k * batches * block_k is at least K
     static constexpr bool full_tiles = false;  // P, Q and K are multiples: nothing is checked
     static constexpr bool wide_store = true;   // rows of C are whole chunks of 16 bytes
 };
 // config: end
 
 using Element = Config::Element;
-constexpr int threads = Config::warps * 32;
-constexpr int fragments_p = Config::block_p / 16, fragments_q = Config::block_q / 8, fragments = fragments_p * fragments_q;
-constexpr int loads = Config::block_k / 32;  // of 16 bytes, of one row, by a lane in a batch
-static_assert(Config::p_k_contiguous && Config::q_k_contiguous, "fragments are loaded along K");
+constexpr int threads = Config::warps_p * Config::warps_k * 32;
+constexpr int warp_p = Config::block_p / Config::warps_p, steps = Config::block_k / 32;
+constexpr int eighths_p = warp_p / 8, eighths_q = Config::block_q / 8, fragments = eighths_p / 2 * eighths_q;
+constexpr int group_p = Config::p_k_contiguous ? 1 : kw::smaller(4, eighths_p);  // rows of P lie anywhere in C: their own order is cheapest
+constexpr int group_q = kw::smaller(4, eighths_q), neighbours = 2 * group_q;
 
-/// A lane's rows g, g + 8, g + 16 ... of an operand.
-template <int Rows>
-struct Reader {
-    const Element* source;
-    int ld, rows_left;
+/// An mma waits about 33 cycles for the sums of the one before, and issues in 8: few fragments are summed in several chains.
+constexpr int chains = kw::smaller(steps * 2, fragments <= 8 ? kw::larger(2, 4 / fragments) : 1);
 
-    __device__ __forceinline__ Reader(const Element* matrix, int ld, int first_row, int rows, int first_k) : ld(ld) {
-        const int g = threadIdx.x % 32 / 4;
-        source = matrix + (long long)(first_row + g) * ld + first_k;
-        rows_left = rows - first_row - g;
+__device__ __forceinline__ unsigned lane() { return threads == 32 ? threadIdx.x : threadIdx.x % 32; }
+
+/// The row, of 8 * Group, that place g of fragment i of a group stands for: row_of<Group>(g, 0) + row_of<Group>(0, i).
+template <int Group>
+__device__ __forceinline__ constexpr int row_of(unsigned g, int i) {
+    return i / Group * 8 * Group + i % Group * 2 + (Group == 1 ? g : g / 2 * 2 * Group + g % 2);
+}
+
+// ------------------------------------------------------------------------------------------------------------------- loads
+
+/// A warp's rows of an operand for block_k of K. words[s][i][2m + h]: pair h of the m-th mma of step s, for the i-th 8 rows.
+template <int Rows, bool KContiguous, int Group>
+struct Operand {
+    const Element* source;  // of this lane's first load
+    unsigned ld_bytes;
+    int rows_left, k_left;
+    unsigned words[steps][Rows / 8][4];
+
+    __device__ __forceinline__ Operand(const Element* matrix, int ld, int first_row, int rows, int first_k, int K)
+        : ld_bytes(ld * 2u) {
+        const unsigned g = lane() / 4, t = lane() % 4;
+        const int row = first_row + (KContiguous ? row_of<Group>(g, 0) : t * 2 * Group);
+        const int k = first_k + (KContiguous ? t * 8 : g / 2 * 8 + g % 2);
+        source = matrix + (KContiguous ? k : row);
+        source = kw::opaque(line(KContiguous ? row : k));
+        rows_left = rows - row, k_left = K - k;
     }
 
-    /// Row g + 8 i, from the lane's first k + `k` on, of which k_left exist.
-    __device__ __forceinline__ uint4 load(int i, int k, int k_left) const {
-        const bool present = Config::full_tiles || (i * 8 < rows_left && k < k_left);
-        return present ? kw::load_global_16(source + (long long)ld * (i * 8) + k) : make_uint4(0, 0, 0, 0);
+    /// `count` lines of the matrix further: one instruction.
+    __device__ __forceinline__ const Element* line(unsigned count) const {
+        return reinterpret_cast<const Element*>(reinterpret_cast<const char*>(source) + (unsigned long long)ld_bytes * count);
+    }
+
+    __device__ __forceinline__ bool present(int row, int k) const {
+        return Config::full_tiles || (row < rows_left && k < k_left);
+    }
+
+    __device__ __forceinline__ void load(int first) {
+#pragma unroll
+        for (int s = 0; s < steps; s++) {
+#pragma unroll
+            for (int i = 0; i < Rows / 8; i += KContiguous ? 1 : Group) {
+                if constexpr (KContiguous) {
+                    const int row = row_of<Group>(0, i), k = first + s * 32;
+                    kw::load_global_or_zero(words[s][i], line(row) + k, present(row, k));
+                } else {
+#pragma unroll
+                    for (int pair = 0; pair < 4; pair++) {
+                        const int row = i * 8, k = first + s * 32 + pair * 2;
+                        unsigned found[Group];
+                        kw::load_global_or_zero(found, line(k) + row, present(row, k));
+#pragma unroll
+                        for (int j = 0; j < Group; j++) words[s][i + j][pair] = found[j];
+                    }
+                }
+            }
+        }
+    }
+
+    /// A pair of the i-th 8 rows, as mma wants it.
+    __device__ __forceinline__ void arrange(int s) {
+        if constexpr (!KContiguous) {
+#pragma unroll
+            for (int i = 0; i < Rows / 8; i++) {
+#pragma unroll
+                for (int pair = 0; pair < 4; pair++) words[s][i][pair] = kw::movmatrix_trans(words[s][i][pair]);
+            }
+        }
     }
 };
 
@@ -64,111 +126,162 @@ __device__ __forceinline__ void multiply_add(unsigned (&d)[2], const unsigned (&
 
 // ------------------------------------------------------------------------------------------------------------------- store
 
-// Partial sums lie in shared memory as rows of C: warp after warp, each `rows` rows of `columns` floats. 4 floats of padding make
-// the 8 rows of a fragment start in different banks.
-constexpr int rows = Config::swap ? Config::block_q : Config::block_p;
-constexpr int columns = Config::swap ? Config::block_p : Config::block_q;
-constexpr int row_bytes = (columns + 4) * 4, tile_bytes = rows * row_bytes;
+struct Output {
+    Element* c;
+    int ld, rows, columns;
 
-__device__ __forceinline__ void put(const float (&sums)[fragments][4], unsigned tile) {
-    const int g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
+    /// Neighbours of a row of C.
+    template <int Count>
+    __device__ __forceinline__ void store(const float (&x)[Count], int m, int n) const {
+        unsigned words[Count / 2];
 #pragma unroll
-    for (int i = 0; i < fragments; i++) {
+        for (int i = 0; i < Count / 2; i++) words[i] = kw::pack2<Element>(x[i * 2], x[i * 2 + 1]);
+        Element* to = c + (long long)m * ld + n;
+        if constexpr (Config::wide_store) {
+            kw::store_global_if(to, words, Config::full_tiles || (m < rows && n < columns));
+        } else if (m < rows) {
 #pragma unroll
-        for (int e = 0; e < 4; e++) {
-            const int p = i / fragments_q * 16 + e / 2 * 8 + g, q = i % fragments_q * 8 + t * 2 + e % 2;
-            const int row = Config::swap ? q : p, column = Config::swap ? p : q;
-            kw::store_shared_4(tile + row * row_bytes + column * 4, __float_as_uint(sums[i][e]));
+            for (int e = 0; e < Count; e++)
+                if (n + e < columns) kw::store_global_2(to + e, words[e / 2] >> e % 2 * 16);
+        }
+    }
+};
+
+/// A lane's sums as rows of C: x[i][j] are the neighbours in row row_of<group_p>(lane / 4, i) from column (j * 4 + lane % 4) * neighbours on.
+using Rows = float[eighths_p][eighths_q / group_q][neighbours];
+
+__device__ __forceinline__ void as_rows(Rows& x, const float (&sums)[chains][fragments][4]) {
+#pragma unroll
+    for (int i = 0; i < eighths_p; i++) {
+#pragma unroll
+        for (int column = 0; column < eighths_q * 2; column++) {
+            float sum = 0.f;
+#pragma unroll
+            for (int chain = 0; chain < chains; chain++) {
+                const float part = sums[chain][i / 2 * eighths_q + column / 2][i % 2 * 2 + column % 2];
+                sum = chain == 0 ? part : sum + part;
+            }
+            x[i][column / neighbours][column % neighbours] = sum;
         }
     }
 }
 
-/// Sum over the warps of four neighbours.
-__device__ __forceinline__ float4 total(unsigned from) {
-    float4 sum = kw::load_shared_float4(from);
+/// Straight from the registers: what the epilogue loads for all rows, and then all stores.
+__device__ __forceinline__ void store_rows(Rows& x, const kw::Epilogue<Config>& epilogue, const Output& out, int first_p, int first_q) {
+    const int m = first_p + row_of<group_p>(lane() / 4, 0), n = first_q + lane() % 4 * neighbours;
 #pragma unroll
-    for (int w = 1; w < Config::warps; w++) {
-        float4 part = kw::load_shared_float4(from + w * tile_bytes);
-        sum.x += part.x, sum.y += part.y, sum.z += part.z, sum.w += part.w;
+    for (int i = 0; i < eighths_p; i++) {
+#pragma unroll
+        for (int j = 0; j < eighths_q / group_q; j++)
+            epilogue.row_sums(x[i][j], m + row_of<group_p>(0, i), n + j * 4 * neighbours);
     }
-    return sum;
+#pragma unroll
+    for (int i = 0; i < eighths_p; i++) {
+#pragma unroll
+        for (int j = 0; j < eighths_q / group_q; j++) out.store(x[i][j], m + row_of<group_p>(0, i), n + j * 4 * neighbours);
+    }
 }
 
-__device__ __forceinline__ void store(unsigned tile, const kw::Epilogue<Config>& epilogue, Element* c, int ld_c, int first_row,
-                                      int first_column, int M, int N) {
-    constexpr int chunks = columns / 8;
+/// Shared memory, where K is split: warp after warp along K, block_p rows of block_q floats. The padding of 4 floats sets
+/// neighbouring rows into different banks.
+constexpr int row_bytes = (Config::block_q + 4) * 4, tile_bytes = Config::block_p * row_bytes;
+
+__device__ __forceinline__ void put(const Rows& x, unsigned tile, int first_row) {
 #pragma unroll
-    for (int i = 0; i < kw::ceil_div(rows * chunks, threads); i++) {
-        const unsigned index = i * threads + threadIdx.x;
-        const int row = index / chunks, column = index % chunks * 8;
-        if (rows * chunks % threads != 0 && index >= rows * chunks) break;
-        const unsigned from = tile + row * row_bytes + column * 4;
-        const float4 low = total(from), high = total(from + 16);
-        const int m = first_row + row, n = first_column + column;
-        float x[8] = {low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w};
-        epilogue.row_sums(x, m, n);
-        const uint4 packed = make_uint4(kw::pack2<Element>(x[0], x[1]), kw::pack2<Element>(x[2], x[3]),
-                                        kw::pack2<Element>(x[4], x[5]), kw::pack2<Element>(x[6], x[7]));
-        Element* to = c + (long long)m * ld_c + n;
-        if constexpr (Config::full_tiles && Config::wide_store) {
-            kw::store_global_16(to, packed);
-        } else if constexpr (Config::wide_store) {
-            kw::store_global_16_if(to, packed, m < M && n < N);
-        } else if (m < M) {
-            const unsigned words[4] = {packed.x, packed.y, packed.z, packed.w};
+    for (int i = 0; i < eighths_p; i++) {
 #pragma unroll
-            for (int e = 0; e < 8; e++)
-                if (n + e < N) kw::store_global_2(to + e, words[e / 2] >> e % 2 * 16);
+        for (int j = 0; j < eighths_q / group_q; j++) {
+            const unsigned to = tile + (first_row + row_of<group_p>(lane() / 4, i)) * row_bytes + (j * 4 + lane() % 4) * neighbours * 4;
+            const float(&v)[neighbours] = x[i][j];
+            if constexpr (neighbours == 2) {
+                kw::store_shared_4(to, __float_as_uint(v[0])), kw::store_shared_4(to + 4, __float_as_uint(v[1]));
+            } else {
+#pragma unroll
+                for (int e = 0; e < neighbours; e += 4)
+                    kw::store_shared_float4(to + e * 4, make_float4(v[e], v[e + 1], v[e + 2], v[e + 3]));
+            }
         }
+    }
+}
+
+/// Each thread adds the parts of 8 neighbours, and stores them.
+__device__ __forceinline__ void store_totals(unsigned tiles, const kw::Epilogue<Config>& epilogue, const Output& out, int first_p,
+                                             int first_q) {
+    constexpr int chunks = eighths_q, count = Config::block_p * chunks;
+#pragma unroll
+    for (int first = 0; first < count; first += threads) {
+        const unsigned index = first + threadIdx.x, row = index / chunks, column = index % chunks * 8;
+        if (first + threads > count && index >= count) break;
+        float x[8];
+#pragma unroll
+        for (int w = 0; w < Config::warps_k; w++) {
+            const unsigned from = tiles + w * tile_bytes + row * row_bytes + column * 4;
+            const float4 low = kw::load_shared_float4(from), high = kw::load_shared_float4(from + 16);
+            const float part[8] = {low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w};
+#pragma unroll
+            for (int e = 0; e < 8; e++) x[e] = w == 0 ? part[e] : x[e] + part[e];
+        }
+        epilogue.row_sums(x, first_p + row, first_q + column);
+        out.store(x, first_p + row, first_q + column);
     }
 }
 
 // ------------------------------------------------------------------------------------------------------------------ kernel
 
-/// Grid: (tiles along P, tiles along Q). Dynamic shared memory: warps * tile_bytes. Chunks of 8 along K are whole.
-extern "C" __global__ void __launch_bounds__(threads)
+/// Grid: (tiles along P, tiles along Q). Dynamic shared memory: warps_k * tile_bytes, none where warps_k is 1. Chunks of 8 along
+/// whatever is contiguous are whole.
+extern "C" __global__ void __launch_bounds__(threads, 1)
     gemm(const Element* p, const Element* q, Element* c, int P, int Q, int K, int ld_p, int ld_q, int ld_c,
          const Element* bias, const Element* addend, int ld_addend, float alpha, float beta) {
-    extern __shared__ __align__(128) unsigned char dynamic_smem[];
-    const int first_p = blockIdx.x * Config::block_p, first_q = blockIdx.y * Config::block_q;
-    const int warp = threadIdx.x / 32;
-    const int first_k = warp * (Config::batches * Config::block_k) + threadIdx.x % 4 * 8;
-    const Reader<Config::block_p> reader_p(p, ld_p, first_p, P, first_k);
-    const Reader<Config::block_q> reader_q(q, ld_q, first_q, Q, first_k);
+    const int warp = threads == 32 ? 0 : threadIdx.x / 32, warp_k = warp / Config::warps_p;
+    const int row_in_block = warp % Config::warps_p * warp_p, first_p = blockIdx.x * Config::block_p + row_in_block;
+    const int first_q = blockIdx.y * Config::block_q, first_k = warp_k * (Config::batches * Config::block_k);
+    Operand<warp_p, Config::p_k_contiguous, group_p> left(p, ld_p, first_p, P, first_k, K);
+    Operand<Config::block_q, Config::q_k_contiguous, group_q> right(q, ld_q, first_q, Q, first_k, K);
     kw::launch_dependents();
     kw::grid_dependency_wait();
 
-    RunningSums<4, Config::fp16_accumulate>::Array running[fragments] = {};
+    RunningSums<4, Config::fp16_accumulate>::Array running[chains][fragments] = {};
+    // An mma wants its four registers of P side by side, which those of two rows are not. ptxas 13.0 would move them anew for each mma,
+    // 64 times instead of 16 (16 x 32, K = 64), and order the mma by that; of an operation it keeps the result.
+    const unsigned zero = Config::p_k_contiguous ? kw::unknown_zero() : 0;
 #pragma unroll 1
     for (int batch = 0; batch < Config::batches; batch++) {
-        const int k = batch * Config::block_k;
-        uint4 part_p[loads][fragments_p * 2], part_q[loads][fragments_q];
+        left.load(batch * Config::block_k);
+        right.load(batch * Config::block_k);
+        kw::launch_dependents();  // again, for nothing but that ptxas moves no load past it, and so no load behind an mma
 #pragma unroll
-        for (int s = 0; s < loads; s++) {
+        for (int s = 0; s < steps; s++) {
+            left.arrange(s), right.arrange(s);
 #pragma unroll
-            for (int i = 0; i < fragments_p * 2; i++) part_p[s][i] = reader_p.load(i, k + s * 32, K - first_k);
+            for (int m = 0; m < 2; m++) {
 #pragma unroll
-            for (int j = 0; j < fragments_q; j++) part_q[s][j] = reader_q.load(j, k + s * 32, K - first_k);
-        }
+                for (int i = 0; i < eighths_p / 2; i++) {
+                    const auto &top = left.words[s][i * 2], &bottom = left.words[s][i * 2 + 1];
+                    const unsigned a[4] = {zero | top[m * 2], zero | bottom[m * 2], zero | top[m * 2 + 1], zero | bottom[m * 2 + 1]};
 #pragma unroll
-        for (int s = 0; s < loads; s++) {
-#pragma unroll
-            for (int i = 0; i < fragments; i++) {
-                const uint4 &top = part_p[s][i / fragments_q * 2], &bottom = part_p[s][i / fragments_q * 2 + 1];
-                const uint4& right = part_q[s][i % fragments_q];
-                multiply_add(running[i], {top.x, bottom.x, top.y, bottom.y}, {right.x, right.y});
-                multiply_add(running[i], {top.z, bottom.z, top.w, bottom.w}, {right.z, right.w});
+                    for (int j = 0; j < eighths_q; j++) {
+                        const auto& columns = right.words[s][j];
+                        multiply_add(running[(s * 2 + m) % chains][i * eighths_q + j], a, {columns[m * 2], columns[m * 2 + 1]});
+                    }
+                }
             }
         }
     }
 
-    float room[fragments][4];
-    const unsigned smem = kw::shared_address(dynamic_smem);
-    put(as_floats(running, room), smem + warp * tile_bytes);
-    __syncthreads();
+    float room[chains][fragments][4];
+    auto& sums = as_floats(running, room);
+    Rows x;
+    as_rows(x, sums);
     const kw::Epilogue<Config> epilogue = {bias, addend, ld_addend, alpha, beta, P, Q};
-    if constexpr (Config::swap)
-        store(smem, epilogue, c, ld_c, first_q, first_p, Q, P);
-    else
-        store(smem, epilogue, c, ld_c, first_p, first_q, P, Q);
+    const Output out = {c, ld_c, P, Q};
+    if constexpr (Config::warps_k > 1) {
+        extern __shared__ __align__(128) unsigned char dynamic_smem[];
+        const unsigned smem = kw::shared_address(dynamic_smem);
+        put(x, smem + warp_k * tile_bytes, row_in_block);
+        __syncthreads();
+        store_totals(smem, epilogue, out, first_p - row_in_block, first_q);
+    } else {
+        store_rows(x, epilogue, out, first_p, first_q);
+    }
 }
