@@ -23,7 +23,9 @@ SPACE: Space = {
 """A block's tile, in rows for warps_p warps and in K for warps_k; each warp loads block_k at a time."""
 
 OTHER_REGISTERS = 40
-"""What addresses and loop state take beside sums and fragments."""
+"""What addresses and loop state take beside sums and loads, at most (ptxas 13.0, 400 configs)."""
+KEPT_ADDRESSES = 8
+"""More of them where both operands step through lines of K, batch after batch."""
 
 
 def batches(c: Config, w: Workload) -> int:
@@ -35,12 +37,15 @@ def threads(c: Config) -> int:
     return 32 * int(c["warps_p"]) * int(c["warps_k"])
 
 
-def registers(c: Config) -> int:
+def registers(c: Config, w: Workload) -> int:
+    """Of a single batch the loads are dead before the last chain of sums begins."""
+    p, q = sides.sides(c, w)
     block_p, block_q, block_k, warps_p, _ = ints(c, *SPACE)
-    rows, steps = block_p // warps_p, block_k // 32
+    rows, steps, several = block_p // warps_p, block_k // 32, batches(c, w) > 1
     fragments = rows // 16 * (block_q // 8)
-    chains = min(2 * steps, max(2, 4 // fragments)) if fragments <= 8 else 1
-    return 4 * fragments * chains + steps * (rows + block_q) // 2 + OTHER_REGISTERS
+    chains = min(2 * steps, max(2, 4 // fragments)) if several and fragments <= 8 else 1
+    kept = KEPT_ADDRESSES if several and not (p.k_contiguous or q.k_contiguous) else 0
+    return 4 * fragments * chains + steps * (rows + block_q) // 2 + kept + OTHER_REGISTERS
 
 
 def illegal(c: Config, w: Workload, device: DeviceFacts) -> str | None:
@@ -57,7 +62,7 @@ def illegal(c: Config, w: Workload, device: DeviceFacts) -> str | None:
         return f"K = {k} leaves some of {warps_k} warps nothing to do"
     return (
         limits.too_many_threads(threads(c))
-        or limits.too_many_registers(registers(c), min(255, 65536 // threads(c)), threads(c))
+        or limits.too_many_registers(registers(c, w), min(255, 65536 // threads(c)), threads(c))
         or limits.too_many_along_y(cdiv(w.axes["N"], block_q))
         or limits.too_much_smem(smem_bytes(c, w), device)
     )
@@ -115,8 +120,7 @@ def plan(c: Config, w: Workload) -> LaunchPlan:
     return LaunchPlan(launches=(launch,), requires=tuple(dict.fromkeys(requires)))
 
 
-SEEDS, TILE = 8, ("block_q", "warps_k")
-"""Two seeds of a width and a split of K: several tiles, and some of both ways to sum."""
+SEEDS, SPLIT_SEEDS, TILE = 8, 3, ("block_p", "block_q")
 
 
 def microseconds(c: model.Columns, w: Workload, device: DeviceFacts) -> np.ndarray:
