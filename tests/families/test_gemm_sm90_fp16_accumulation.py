@@ -78,6 +78,7 @@ CASES = [
     *(Case(whole_k, {"swap": swap}, gemm(72, 136, 136, layout)) for layout, swap in product(LAYOUTS, (False, True))),
     *(Case(tiny, {"warps_k": 4}, gemm(40, 48, 248, layout)) for layout in LAYOUTS),
     Case(tiny, {"block_p": 32, "block_q": 32}, gemm(37, 45, 248)),
+    Case(tiny, {"block_q": 8, "block_k": 64}, gemm(40, 48, 248, "tn")),
     Case(persistent, PINGPONG | {"cluster_p": 2, "block_q": 80}, gemm(264, 200, 136)),
     Case(persistent, {"consumers_p": 1, "consumers_q": 2, "block_p": 64, "block_q": 96}, gemm(136, 200, 136, "nn")),
     Case(persistent, {"block_p": 64, "consumers_p": 1, "block_q": 320, "schedule": "pingpong", "stages": 2}, gemm(72, 328, 136, "tn")),

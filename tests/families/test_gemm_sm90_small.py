@@ -267,6 +267,7 @@ def test_compiles_to_tensor_core_code_without_spills(case: Case) -> None:
     assert ("UCGABAR" in sass) == (int(case.config.get("split_k", 1)) > 1)
     if case.scheme is tiny:
         assert gemm_kernel.registers <= tiny.registers(case.config, case.w)
+        assert sass.rindex("LDG") < sass.index("HMMA"), "a load waits for the first mma"
         split = int(case.config["warps_k"]) > 1
         assert [bool(re.search(rf"\b{name}\b", sass)) for name in ("STS", "LDS", "BAR")] == [split] * 3
         assert ("MOVM" in sass) == (case.w.layout != "nt")

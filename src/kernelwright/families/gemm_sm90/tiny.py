@@ -24,8 +24,8 @@ SPACE: Space = {
 
 OTHER_REGISTERS = 40
 """What addresses and loop state take beside sums and loads, at most (ptxas 13.0, 400 configs)."""
-KEPT_ADDRESSES = 8
-"""More of them where both operands step through lines of K, batch after batch."""
+KEPT_REGISTERS = 12
+"""More of it where it lives from batch to batch."""
 
 
 def batches(c: Config, w: Workload) -> int:
@@ -38,14 +38,13 @@ def threads(c: Config) -> int:
 
 
 def registers(c: Config, w: Workload) -> int:
-    """Of a single batch the loads are dead before the last chain of sums begins."""
-    p, q = sides.sides(c, w)
+    """Where there is one batch, its loads are gone before the second chain of sums begins."""
     block_p, block_q, block_k, warps_p, _ = ints(c, *SPACE)
     rows, steps, several = block_p // warps_p, block_k // 32, batches(c, w) > 1
     fragments = rows // 16 * (block_q // 8)
     chains = min(2 * steps, max(2, 4 // fragments)) if several and fragments <= 8 else 1
-    kept = KEPT_ADDRESSES if several and not (p.k_contiguous or q.k_contiguous) else 0
-    return 4 * fragments * chains + steps * (rows + block_q) // 2 + kept + OTHER_REGISTERS
+    other = OTHER_REGISTERS + (KEPT_REGISTERS if several else 0)
+    return 4 * fragments * chains + steps * (rows + block_q) // 2 + other
 
 
 def illegal(c: Config, w: Workload, device: DeviceFacts) -> str | None:
