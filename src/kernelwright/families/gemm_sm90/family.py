@@ -101,7 +101,7 @@ class Tiny(Scheme):
         """The best tiles that store directly, and the best that split K: what either costs beside the other is the model's weak point."""
         legal = self._legal(w, device)
         direct = self._first(w, device, lambda c: c["warps_k"] == 1 and legal(c), self.scheme.SEEDS - self.scheme.SPLIT_SEEDS, per_tile=1)
-        split = self._first(w, device, lambda c: c["warps_k"] > 1 and legal(c), self.scheme.SPLIT_SEEDS, per_tile=1)
+        split = self._first(w, device, lambda c: c["warps_k"] != 1 and legal(c), self.scheme.SPLIT_SEEDS, per_tile=1)
         return tuple(sorted((*direct, *split), key=lambda c: self.estimate(c, w, device)))
 
 

@@ -24,7 +24,7 @@ SPACE: Space = {
 
 OTHER_REGISTERS = 40
 """What addresses and loop state take beside sums and loads, at most (ptxas 13.0, 400 configs)."""
-KEPT_REGISTERS = 12
+KEPT_REGISTERS = 16
 """More of it where it lives from batch to batch."""
 
 
