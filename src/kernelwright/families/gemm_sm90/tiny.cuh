@@ -119,7 +119,6 @@ __device__ __forceinline__ void multiply_add(unsigned (&d)[2], const unsigned (&
 struct Output {
     Element* c;
     int ld, rows, columns;
-
     /// Neighbours of a row, from a multiple of their number on.
     template <int Count>
     __device__ __forceinline__ void store(const float (&x)[Count], int m, int n) const {
