@@ -34,10 +34,10 @@ class Side:
 
 
 def sides(c: Config, w: Workload) -> tuple[Side, Side]:
-    """(P, Q)."""
+    """(P, Q). A scheme without the choice never swaps."""
     a = Side("a", "M", w.layout[0] == "n")
     b = Side("b", "N", w.layout[1] == "t")
-    return (b, a) if c["swap"] else (a, b)
+    return (b, a) if c.get("swap", False) else (a, b)
 
 
 @dataclass(frozen=True)
@@ -91,7 +91,7 @@ def struct(c: Config, w: Workload) -> list[str]:
     return [
         f"using Element = {ELEMENT[w.dtype]};",
         f"static constexpr bool p_k_contiguous = {flag(p.k_contiguous)}, q_k_contiguous = {flag(q.k_contiguous)};",
-        f"static constexpr bool swap = {flag(c['swap'])};",
+        f"static constexpr bool swap = {flag(c.get('swap', False))};",
         f"static constexpr bool fp16_accumulate = {flag(w.accumulate == 'fp16')};",
         f"static constexpr int block_p = {c['block_p']}, block_q = {c['block_q']}, block_k = {c['block_k']};",
         epilogue.steps(w),
