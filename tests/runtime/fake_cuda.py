@@ -28,7 +28,7 @@ class Record(ctypes.Structure):
         ("ids", ctypes.c_uint32 * 4),
         ("values", (ctypes.c_uint32 * 3) * 4),
         ("size", ctypes.c_uint32),
-        ("params", ctypes.c_ubyte * 4096),
+        ("params", ctypes.c_ubyte * 1024),
     ]
 
 

@@ -20,7 +20,7 @@ struct Config {
 struct Record {
     uint64_t function, stream, context;
     uint32_t grid[3], block[3], smem, attributes, ids[4], values[4][3], size;
-    unsigned char params[4096];
+    unsigned char params[1024];
 };
 struct Capture {
     int status;
@@ -80,8 +80,9 @@ int cuStreamGetCaptureInfo_v2(uint64_t of, int *status, uint64_t *id, void *, vo
     *status = captures[of].status, *id = captures[of].id;
     return *status < 0 ? 906 : 0;  // CUDA_ERROR_STREAM_CAPTURE_IMPLICIT
 }
-int cuTensorMapEncodeTiled(unsigned char *map, int dtype, uint32_t rank, void *address, const uint64_t *dims, const uint64_t *strides,
-                           const uint32_t *box, const uint32_t *steps, int interleave, int swizzle, int promotion, int fill) {
+int cuTensorMapEncodeTiled(unsigned char *map, int dtype, uint32_t rank, void *address, const uint64_t *dims,
+                           const uint64_t *strides, const uint32_t *box, const uint32_t *steps, int interleave, int swizzle,
+                           int promotion, int fill) {
     const std::lock_guard<std::mutex> guard(lock);
     ++encoded;
     uint64_t words[16] = {reinterpret_cast<uint64_t>(address)};

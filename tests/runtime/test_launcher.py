@@ -357,10 +357,22 @@ def test_tensor_maps_are_encoded_once_for_an_address_and_the_oldest_go(cuda):
 
     assert [encodes(a) for a in others[:8]] == [1] * 8
     assert [encodes(a) for a in others[:8]] == [0] * 8
-    assert encodes(others[8]) == 1  # in the place of the first, which was used longest ago
-    assert [encodes(a) for a in others[1:]] == [0] * 8
-    assert encodes(others[0]) == 1 and encodes(others[1]) == 1 and encodes(others[8]) == 0
+    assert encodes(others[0]) == 0
+    assert encodes(others[8]) == 1  # in the place of the second, which was used longest ago
+    assert [encodes(a) for a in (others[0], *others[2:])] == [0] * 8
+    assert encodes(others[1]) == 1 and encodes(others[0]) == 1 and encodes(others[8]) == 0
     assert cuda.lib.fake_encoded() == before + 11
+
+
+def test_maps_of_one_tensor_are_told_apart(cuda):
+    launcher = Launcher(str(cuda.path), cuda.exchange(), tensor_maps=8)
+    t = matrices()
+    wide = MAP_A.replace(box=(32, 64), swizzle="64B")
+    register(launcher, cuda, 0, t, plan_of(MAP_A, wide, MAP_A))
+    for _ in range(2):
+        assert launcher.launch(0, *t.values()) is True
+        maps = [words(cuda.launches()[-1])[i : i + 16] for i in (0, 16, 32)]
+        assert maps[0] == maps[2] and [m[7] >> 32 for m in maps] == [16, 32, 16]
 
 
 def test_released_means_unknown_and_unloaded(launcher, cuda, monkeypatch):
@@ -394,7 +406,7 @@ def test_registering_again_replaces(launcher, cuda):
 
 def test_threads_launch_while_others_register(launcher, cuda):
     """Each thread has its stream and tensors; those of odd number share a stream and a plan of two launches with a workspace."""
-    rounds, count = 300, 6
+    rounds, count = 2000, 6
     shared = 0x99
     sets = [matrices() for _ in range(count)]
     kernel = kernels(cuda, {"k": [8, 128, 8]})
@@ -417,9 +429,11 @@ def test_threads_launch_while_others_register(launcher, cuda):
 
     def churn() -> None:
         op = 1
-        while not stop.is_set():
-            op = op % 50 + 1
-            sign_up(op)
+        while not stop.is_set() and op < 60000:
+            op += 1
+            launcher.register_library(op, *sets[0].values())
+            if op % 1000 == 0:
+                sign_up(op)
 
     threads = [threading.Thread(target=work, args=(i,)) for i in range(count)]
     other = threading.Thread(target=churn)

@@ -14,7 +14,9 @@ autograd, at dispatch modes or for overlapping memory: that is its caller's part
 from __future__ import annotations
 
 import contextlib
+import itertools
 import struct
+import threading
 from collections.abc import Callable, Mapping
 from functools import cache
 from pathlib import Path
@@ -66,7 +68,7 @@ def open_launcher() -> Launcher:
     """The one launcher of this process. Raises LauncherUnavailable."""
     exchange = getattr(torch.Tensor, "__dlpack_c_exchange_api__", None)
     if exchange is None:
-        raise LauncherUnavailable(f"PyTorch {torch.__version__} has no DLPack C exchange API; upgrade PyTorch")
+        raise LauncherUnavailable(f"PyTorch {torch.__version__} has no DLPack C exchange API: the launcher needs PyTorch 2.10 or newer")
     return Launcher("libcuda.so.1", exchange)
 
 
@@ -80,6 +82,8 @@ class Launcher:
             self._core.open(library, exchange, torch.Tensor, torch.nn.Parameter, LaunchError, tensor_maps)
         except ImportError as error:
             raise LauncherUnavailable(f"the launcher cannot use the CUDA driver: {error}; install the NVIDIA driver") from None
+        self._lock = threading.Lock()  # of the modules and workspaces
+        self._numbers = itertools.count()
         self._operations: dict[str, int] = {}
         self._modules: dict[tuple[Path, torch.device], Module] = {}
         self._workspaces: dict[tuple[int, int, bool, bool], torch.Tensor] = {}
@@ -89,16 +93,17 @@ class Launcher:
 
     def operation(self, name: str) -> int:
         """The number by which `launch` knows an operation; all that changes the result beside the tensors must be in the name."""
-        return self._operations.setdefault(name, len(self._operations))
+        return self._operations.setdefault(name, next(self._numbers))
 
     def kernels(self, cubin: Path, device: torch.device) -> Callable[[str], Kernel]:
         """The kernels of a cubin by name, loaded once for each device until `release`. Raises CandidateFault, DeviceFailure."""
-        if (cubin, device) not in self._modules:
-            of = torch.cuda.get_device_properties(device)
-            with torch.cuda.device(device):
-                module = Module(driver.load(), cubin.read_bytes(), sm=10 * of.major + of.minor, smem=of.shared_memory_per_block_optin)
-            self._modules[cubin, device] = module
-        return self._modules[cubin, device].kernel
+        with self._lock:
+            if (cubin, device) not in self._modules:
+                of = torch.cuda.get_device_properties(device)
+                with torch.cuda.device(device):
+                    module = Module(driver.load(), cubin.read_bytes(), sm=10 * of.major + of.minor, smem=of.shared_memory_per_block_optin)
+                self._modules[cubin, device] = module
+            return self._modules[cubin, device].kernel
 
     def register(
         self,
@@ -142,14 +147,14 @@ class Launcher:
         """Gives the current stream the workspace that a registered launch needs, if it lacks it.
 
         While a CUDA graph is captured, the workspace comes from the graph's own memory and is zeroed in each replay."""
-        with _current(tensors[0].device):
-            lacking = self._core.missing(operation, *tensors)
+        with self._lock, _current(tensors[0].device):
+            lacking = self._core.provide(operation, *tensors, 0)
             if lacking is None:
                 return
             size, zeroed, device, stream, capture = lacking
             make = torch.zeros if zeroed else torch.empty
             block = make(size, dtype=torch.uint8, device=tensors[0].device)
-            self._core.workspace(size, zeroed, device, stream, capture, block.data_ptr())
+            self._core.provide(operation, *tensors, block.data_ptr())
             # an older block goes back to PyTorch, which hands it out again on this stream only, after what still uses it; one of an
             # ended capture stays the graph's
             self._workspaces[device, stream, zeroed, capture != 0] = block
@@ -157,13 +162,14 @@ class Launcher:
     def release(self) -> None:
         """Forgets everything registered and unloads the cubins, when the devices have done their work. Graphs that were captured with
         these kernels must not be replayed any more."""
-        self._core.release()
-        for (_, device), module in self._modules.items():
-            with torch.cuda.device(device):
-                torch.cuda.synchronize()
-                module.unload()
-        self._modules.clear()
-        self._workspaces.clear()
+        with self._lock:
+            self._core.release()
+            for (_, device), module in self._modules.items():
+                with torch.cuda.device(device):
+                    torch.cuda.synchronize()
+                    module.unload()
+            self._modules.clear()
+            self._workspaces.clear()
 
 
 def stored(t: torch.Tensor) -> tuple[str, int]:

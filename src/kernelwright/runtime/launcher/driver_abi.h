@@ -1,5 +1,5 @@
-// What is used of the CUDA driver's binary interface (cuda.h), so that no CUDA toolkit is needed to build; a test holds it against
-// cuda.h. The driver is found at run time.
+// What is used of the CUDA driver's binary interface (cuda.h), so that no CUDA toolkit is needed to build; a test holds it
+// against cuda.h. The driver is found at run time.
 #pragma once
 #include <cstdint>
 #include <dlfcn.h>

@@ -109,6 +109,7 @@ struct Workspace {
     std::mutex turn;  // the launches of one plan must not be interleaved with others that use the same workspace
 };
 using WorkspaceKey = std::tuple<int, cuda::Stream, bool, bool>;  // device, stream, zeroed, capturing
+constexpr uint64_t UNKNOWN_CAPTURE = ~0ull;
 
 struct Failure {
     const char *what = nullptr;
@@ -142,8 +143,8 @@ class TensorMaps {
         static constexpr uint32_t ones[5] = {1, 1, 1, 1, 1};
         oldest->spec = 0;
         const cuda::Result result =
-            driver.cuTensorMapEncodeTiled(&oldest->map, spec.dtype, spec.rank, address, spec.dims, spec.strides, spec.box, ones, 0,
-                                          spec.swizzle, spec.l2_promotion, 0);
+            driver.cuTensorMapEncodeTiled(&oldest->map, spec.dtype, spec.rank, address, spec.dims, spec.strides, spec.box, ones,
+                                          0, spec.swizzle, spec.l2_promotion, 0);
         if (result != 0) return result;
         oldest->spec = spec.id, oldest->address = address, oldest->used = tick_;
         std::memcpy(out, &oldest->map, sizeof oldest->map);
@@ -202,15 +203,17 @@ bool read(PyObject *const *args, Py_ssize_t count, Call &call) {
                      t.ndim << 8 | static_cast<int64_t>(alignment));
         for (int axis = 0; axis < t.ndim; ++axis) call.key.add(t.shape[axis]), call.key.add(t.strides[axis]);
     }
-    return exchange->current_work_stream(call.device.device_type, call.device.device_id, &call.stream) == 0;
+    if (exchange->current_work_stream(call.device.device_type, call.device.device_id, &call.stream) == 0) return true;
+    PyErr_Clear();  // a device without streams that PyTorch could name
+    return false;
 }
 
-/// The workspace that this call can use, or null.
+/// The workspace that this call can use, or null. `capture`: id of the capture that the stream is in, else 0.
 Workspace *workspace_of(const Entry &entry, const Call &call, uint64_t &capture) {
     int status = 0;
-    capture = 0;
-    // an error: another stream's capture forbids to use this one now; PyTorch then says so
-    if (driver.cuStreamGetCaptureInfo(call.stream, &status, &capture, nullptr, nullptr, nullptr) != 0) return nullptr;
+    const int failed = driver.cuStreamGetCaptureInfo(call.stream, &status, &capture, nullptr, nullptr, nullptr);
+    if (failed != 0) capture = UNKNOWN_CAPTURE;  // another stream's capture forbids to use this one now; PyTorch will say so
+    if (failed != 0) return nullptr;
     if (status == 0) capture = 0;
     const auto found = workspaces.find({call.device.device_id, call.stream, entry.zeroed, capture != 0});
     if (found == workspaces.end() || found->second.capture != capture || found->second.size < entry.workspace) return nullptr;
@@ -256,8 +259,9 @@ Served serve(const Call &call, Failure &failure) {
     if (entry.workspace != 0) {
         uint64_t capture;
         workspace = workspace_of(entry, call, capture);
-        if (workspace == nullptr) served = Served::UNKNOWN;
-        else turn = std::unique_lock<std::mutex>(workspace->turn);
+        if (workspace != nullptr) turn = std::unique_lock<std::mutex>(workspace->turn);
+        // looked at again: a launch that failed meanwhile gave it up
+        if (workspace == nullptr || workspace->size < entry.workspace) served = Served::UNKNOWN;
     }
     for (auto launch = entry.launches.begin(); served == Served::LAUNCHED && launch != entry.launches.end(); ++launch) {
         failure = enqueue(*launch, call, workspace);
@@ -286,7 +290,8 @@ PyObject *launch(PyObject *, PyObject *const *args, Py_ssize_t count) {
 // -- preparation
 
 /// Calls `work` with the lock held alone and without the GIL.
-template <class F> void alone(F work) {
+template <class F>
+void alone(F work) {
     PyThreadState *thread = PyEval_SaveThread();
     {
         const std::unique_lock<std::shared_mutex> guard(lock);
@@ -298,14 +303,18 @@ template <class F> void alone(F work) {
 struct Reader {
     const char *at, *end;
 
-    template <class T> bool take(T *to, size_t count = 1) {
+    template <class T>
+    bool take(T *to, size_t count = 1) {
         const size_t size = count * sizeof(T);
         if (static_cast<size_t>(end - at) < size) return false;
         if (size != 0) std::memcpy(static_cast<void *>(to), at, size);
         at += size;
         return true;
     }
-    template <class T> bool take(std::vector<T> &to, size_t count) { return to.resize(count), take(to.data(), count); }
+    template <class T>
+    bool take(std::vector<T> &to, size_t count) {
+        return to.resize(count), take(to.data(), count);
+    }
 
     bool take(Launch &launch) {
         Head &head = launch;
@@ -321,7 +330,7 @@ PyObject *enroll(PyObject *, PyObject *const *args, Py_ssize_t count) {
     Call call;
     if (!read(args, count - 1, call)) {
         if (PyErr_Occurred()) return nullptr;
-        return PyErr_Format(PyExc_ValueError, "only plain tensors of one device, of at most %d axes, can be registered", MAX_RANK);
+        return PyErr_Format(PyExc_ValueError, "plain tensors of one device and at most %d axes can be registered", MAX_RANK);
     }
     Entry entry;
     entry.library = args[count - 1] == Py_None;
@@ -334,8 +343,9 @@ PyObject *enroll(PyObject *, PyObject *const *args, Py_ssize_t count) {
         bool ok = reader.take(head, 3);
         entry.workspace = head[0], entry.zeroed = head[1] != 0;
         for (uint64_t i = 0; ok && i < head[2]; ++i) ok = reader.take(entry.launches.emplace_back());
-        if (!ok) return PyErr_Format(PyExc_ValueError, "a damaged description, or more than %d parameters or %d bytes of them",
-                                     MAX_PARAMS, MAX_PARAM_BYTES);
+        if (!ok)
+            return PyErr_Format(PyExc_ValueError, "a damaged description, or more than %d parameters or %d bytes of them",
+                                MAX_PARAMS, MAX_PARAM_BYTES);
         if (driver.cuCtxGetCurrent(&entry.context) != 0 || entry.context == nullptr)
             return PyErr_Format(launch_error, "no CUDA context is current on this thread");
     }
@@ -346,37 +356,28 @@ PyObject *enroll(PyObject *, PyObject *const *args, Py_ssize_t count) {
     Py_RETURN_NONE;
 }
 
-/// missing(operation, *tensors): the workspace that the current stream lacks to launch this, as (bytes, zeroed, device, stream,
-/// capture); None: nothing, or nothing is registered.
-PyObject *missing(PyObject *, PyObject *const *args, Py_ssize_t count) {
+/// provide(operation, *tensors, address): the workspace that the current stream lacks to launch this, as (bytes, zeroed, device,
+/// stream, capture); None: nothing, or nothing is registered. With an address other than 0 the stream gets it there.
+PyObject *provide(PyObject *, PyObject *const *args, Py_ssize_t count) {
     Call call;
-    if (!read(args, count, call)) return PyErr_Occurred() ? nullptr : Py_NewRef(Py_None);
-    size_t size = 0;
+    const uint64_t address = PyLong_AsUnsignedLongLong(args[count - 1]);
+    if (PyErr_Occurred()) return nullptr;
+    if (!read(args, count - 1, call)) return PyErr_Occurred() ? nullptr : Py_NewRef(Py_None);
+    Py_ssize_t size = 0;
     bool zeroed = false;
     uint64_t capture = 0;
     alone([&] {
         const auto found = entries.find(call.key);
         if (found == entries.end() || found->second.workspace == 0) return;
-        if (workspace_of(found->second, call, capture) != nullptr) return;
+        if (workspace_of(found->second, call, capture) != nullptr || capture == UNKNOWN_CAPTURE) return;
         size = found->second.workspace, zeroed = found->second.zeroed;
-    });
-    if (size == 0) Py_RETURN_NONE;
-    return Py_BuildValue("nOiKK", static_cast<Py_ssize_t>(size), zeroed ? Py_True : Py_False, call.device.device_id,
-                         static_cast<unsigned long long>(reinterpret_cast<uintptr_t>(call.stream)),
-                         static_cast<unsigned long long>(capture));
-}
-
-/// workspace(bytes, zeroed, device, stream, capture, address)
-PyObject *workspace(PyObject *, PyObject *args) {
-    Py_ssize_t size;
-    int zeroed, device;
-    unsigned long long stream, capture, address;
-    if (!PyArg_ParseTuple(args, "npiKKK", &size, &zeroed, &device, &stream, &capture, &address)) return nullptr;
-    alone([&] {
-        Workspace &one = workspaces[{device, reinterpret_cast<cuda::Stream>(stream), zeroed != 0, capture != 0}];
+        if (address == 0) return;
+        Workspace &one = workspaces[{call.device.device_id, call.stream, zeroed, capture != 0}];
         one.capture = capture, one.address = reinterpret_cast<unsigned char *>(address), one.size = size;
     });
-    Py_RETURN_NONE;
+    if (size == 0) Py_RETURN_NONE;
+    return Py_BuildValue("nOiKK", size, zeroed ? Py_True : Py_False, call.device.device_id,
+                         reinterpret_cast<unsigned long long>(call.stream), static_cast<unsigned long long>(capture));
 }
 
 PyObject *release(PyObject *, PyObject *) {
@@ -410,8 +411,7 @@ PyMethodDef methods[] = {
     {"open", open_driver, METH_VARARGS, nullptr},
     {"launch", (PyCFunction)(void *)launch, METH_FASTCALL, nullptr},
     {"enroll", (PyCFunction)(void *)enroll, METH_FASTCALL, nullptr},
-    {"missing", (PyCFunction)(void *)missing, METH_FASTCALL, nullptr},
-    {"workspace", workspace, METH_VARARGS, nullptr},
+    {"provide", (PyCFunction)(void *)provide, METH_FASTCALL, nullptr},
     {"release", release, METH_NOARGS, nullptr},
     {nullptr, nullptr, 0, nullptr},
 };
