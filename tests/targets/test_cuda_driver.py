@@ -101,6 +101,7 @@ def packed(**changes: Any) -> Packed:
         "pdl": False,
         "args": (b"\x01\x02\x03\x04\x05\x06\x07\x08", b"\x2a\0\0\0", MAP),
         "labels": ("tensor a", "i32 K", "tensor map of a"),
+        "holds": ("a", "", "a"),
     }
     return Packed(**(values | changes))
 

@@ -70,6 +70,7 @@ class Predecessor:
             pdl=False,
             args=args,
             labels=("copies", "count", "pause"),
+            holds=("copies", "", ""),
         )
         return Prepared(self._module.kernel("overwrite"), packed), table
 

@@ -226,15 +226,25 @@ def _config(bindings: Any, packed: Packed, *, dependent: bool = False) -> Any:
 _ELEMENT = {"fp16": "FLOAT16", "bf16": "BFLOAT16", "fp32": "FLOAT32", "int32": "INT32", "int64": "INT64"}
 
 
+def tensor_map_codes(bindings: Any, spec: TensorMap) -> tuple[Any, Any, Any]:
+    """The driver's enumerators of its element type, swizzle and L2 promotion."""
+    promotion = spec.l2_promotion.upper() if spec.l2_promotion == "none" else f"L2_{spec.l2_promotion}"
+    return (
+        getattr(bindings.CUtensorMapDataType, f"CU_TENSOR_MAP_DATA_TYPE_{_ELEMENT[spec.dtype]}"),
+        getattr(bindings.CUtensorMapSwizzle, f"CU_TENSOR_MAP_SWIZZLE_{spec.swizzle.upper()}"),
+        getattr(bindings.CUtensorMapL2promotion, f"CU_TENSOR_MAP_L2_PROMOTION_{promotion}"),
+    )
+
+
 def encode(bindings: Any, spec: TensorMap, doing: str) -> bytes:
     """The 128 bytes of a CUtensorMap, element strides 1, zero fill out of bounds."""
     b = bindings
     rank = len(spec.dims)
-    promotion = spec.l2_promotion.upper() if spec.l2_promotion == "none" else f"L2_{spec.l2_promotion}"
+    dtype, swizzle, promotion = tensor_map_codes(b, spec)
     made = call(
         f"{doing}: tensor map",
         b.cuTensorMapEncodeTiled(
-            getattr(b.CUtensorMapDataType, f"CU_TENSOR_MAP_DATA_TYPE_{_ELEMENT[spec.dtype]}"),
+            dtype,
             rank,
             spec.address,
             [b.cuuint64_t(d) for d in spec.dims],
@@ -242,8 +252,8 @@ def encode(bindings: Any, spec: TensorMap, doing: str) -> bytes:
             [b.cuuint32_t(n) for n in spec.box],
             [b.cuuint32_t(1)] * rank,
             b.CUtensorMapInterleave.CU_TENSOR_MAP_INTERLEAVE_NONE,
-            getattr(b.CUtensorMapSwizzle, f"CU_TENSOR_MAP_SWIZZLE_{spec.swizzle.upper()}"),
-            getattr(b.CUtensorMapL2promotion, f"CU_TENSOR_MAP_L2_PROMOTION_{promotion}"),
+            swizzle,
+            promotion,
             b.CUtensorMapFloatOOBfill.CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE,
         ),
     )

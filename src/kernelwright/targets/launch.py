@@ -20,6 +20,7 @@ MAX_THREADS = 1024
 PORTABLE_CLUSTER = 8
 MAX_CLUSTER = 16
 """Blocks of a cluster on Hopper, with the non-portable size allowed."""
+WORKSPACE = "<workspace>"
 SWIZZLE_BYTES = {"none": None, "32B": 32, "64B": 64, "128B": 128}
 
 
@@ -57,6 +58,8 @@ class Packed:
     args: tuple[bytes | TensorMap, ...]
     labels: tuple[str, ...]
     """What each argument is, for messages."""
+    holds: tuple[str, ...]
+    """Whose address each argument holds: a tensor's name, WORKSPACE, or "" for a number."""
 
     @property
     def sizes(self) -> tuple[int, ...]:
@@ -122,7 +125,18 @@ def _pack_launch(
         pdl=launch.pdl,
         args=tuple(args),
         labels=tuple(labels),
+        holds=tuple(_holds(arg) for arg in launch.args),
     )
+
+
+def _holds(arg: Arg) -> str:
+    match arg:
+        case TensorArg() | TensorMapArg():
+            return arg.name
+        case WorkspaceArg():
+            return WORKSPACE
+        case ScalarArg():
+            return ""
 
 
 def _label(arg: Arg) -> str:
