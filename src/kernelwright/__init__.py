@@ -16,6 +16,7 @@ __version__ = "0.2.0"
 
 _HOMES = {
     "Archive": "archive",
+    **dict.fromkeys(("addmm", "disable", "disabled", "enable", "explain", "linear", "matmul", "use"), "runtime.api"),
     "Budget": "loop",
     "Candidate": "records",
     "LaunchPlan": "records",

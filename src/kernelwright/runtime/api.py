@@ -1,7 +1,9 @@
 """`kw.matmul`, `kw.linear`, `kw.addmm`: torch's functions, served by our kernels wherever a Pack has a faster one.
 
     import kernelwright as kw
+    kw.use("kernelwright-out/pack-hgemm-1000")
     c = kw.matmul(a, b)                 # torch.matmul(a, b): same shapes, same exceptions, same gradients
+    print(kw.explain(a, b))             # which kernel, and why
     with kw.disabled(): ...             # torch alone; KERNELWRIGHT_DISABLE=1 does it for a whole process
 
 Whatever we have no kernel for goes to torch: other dtypes and devices, batches on both sides, vectors, strides that are no matrix.
@@ -11,20 +13,22 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import torch
 from torch import Tensor
 from torch._C import _functorch, _len_torch_dispatch_stack
 
-from kernelwright.runtime import ops
+from kernelwright.runtime import engine, ops
 from kernelwright.settings import settings
 
 _state = {"enabled": not settings().disabled}
 
 
 def enable() -> None:
+    """The opposite of `disable`."""
     _state["enabled"] = True
-    ops.serve = _serve
+    ops.serve = engine.serve
 
 
 def disable() -> None:
@@ -117,10 +121,24 @@ def _plain(*tensors: Tensor | None) -> bool:
 _TYPES = (Tensor, torch.nn.Parameter)
 
 
-def _serve(a: Tensor, b: Tensor, out: Tensor, epilogue: str, bias: Tensor | None, addend: Tensor | None) -> bool:
-    from kernelwright.runtime import engine
+def use(pack: str | Path) -> None:
+    """Serves products from this Pack's kernels on the GPUs that it was made for. Raises PackError, one sentence, for what is no Pack, is
+    damaged, or is of a newer format."""
+    engine.use(pack)
 
-    return engine.serve(a, b, out, epilogue, bias, addend)
+
+def explain(a: Tensor, b: Tensor) -> str:
+    """One or two sentences: what kw.matmul calls for tensors like these, and why."""
+    if not _state["enabled"]:
+        return "torch.matmul: kernelwright is disabled."
+    rows = ops.as_rows(a)
+    if rows is None or b.ndim != 2 or not ops.pair(rows, b):
+        return "torch.matmul: ours multiply (..., K) by (K, N), both fp16 or both bf16 on one device."
+    serving = engine.of(a.device)
+    if serving is None:
+        return f"torch.matmul: no pack serves {a.device}; name one with kw.use."
+    choice = serving.choose(rows, b)
+    return choice.explain() if choice else "torch.matmul: the strides are those of no matrix; call .contiguous()."
 
 
 if _state["enabled"]:

@@ -1,0 +1,131 @@
+"""Engines: for each GPU a Pack's Dispatcher and the launcher. `serve` is what the operators call (`runtime.ops.serve`).
+
+Tensors of new sizes, strides or alignments are met once: the Dispatcher chooses, the launcher learns the launch or that the library is to
+be called, and from then on only its C++ looks at such tensors. Nothing here can make a call fail: where we have no pack, no compiler for
+the launcher or no kernel, where a kernel refuses, and while a CUDA graph is captured that meets something new, the answer is False and
+torch does it.
+"""
+
+from __future__ import annotations
+
+import threading
+import warnings
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from kernelwright.problems.problem import TORCH_DTYPES
+from kernelwright.records import Workload
+from kernelwright.runtime import pack as packs
+from kernelwright.runtime.dispatch import Choice, Dispatcher
+from kernelwright.runtime.launcher import LaunchError, Launcher, LauncherUnavailable, open_launcher, stored
+from kernelwright.targets.target import CandidateFault
+
+_DTYPES = {theirs: ours for ours, theirs in TORCH_DTYPES.items()}
+_engines: dict[torch.device, Engine | None] = {}
+_paths: list[Path] = []
+_lock = threading.RLock()
+
+
+class Engine:
+    """Of one device."""
+
+    def __init__(self, pack: packs.Pack, device: torch.device, launcher: Launcher, sms: int):
+        self.pack, self.device, self.dispatcher = pack, device, Dispatcher(pack)
+        self._launcher, self._launch, self._sms = launcher, launcher.launch, sms
+        self._operations: dict[str, int] = {}
+        self._off = False
+
+    def serve(self, a: Tensor, b: Tensor, out: Tensor, epilogue: str, bias: Tensor | None, addend: Tensor | None) -> bool:
+        """Whether a kernel was enqueued that writes `out`."""
+        if self._off:
+            return False
+        operation = self._operations.get(epilogue)
+        if operation is None:
+            name = f"linear:{epilogue}" if epilogue else "gemm"
+            operation = self._operations[epilogue] = self._launcher.operation(f"{self.device} {name}")
+        tensors = [t for t in (a, b, bias, addend, out) if t is not None]
+        try:
+            done = self._launch(operation, *tensors)
+            if done is None and self._meet(operation, epilogue, a, b, out, bias, addend):
+                done = self._launch(operation, *tensors)
+        except LaunchError as error:
+            self._off = True
+            warnings.warn(f"kernelwright leaves {self.device} to PyTorch from now on: {error}", RuntimeWarning, stacklevel=2)
+            return False
+        return done is True
+
+    def choose(self, a: Tensor, b: Tensor, epilogue: str = "") -> Choice | None:
+        """None where the two are no product of ours."""
+        try:
+            (left, ld_a), (right, ld_b) = stored(a), stored(b)
+        except ValueError:
+            return None
+        w = Workload(
+            problem="linear" if epilogue else "gemm",
+            axes={"M": a.shape[0], "N": b.shape[1], "K": a.shape[1]},
+            dtype=_DTYPES[a.dtype],
+            layout=left + right,
+            epilogue=epilogue,
+        )
+        return self.dispatcher.choose(w, {"ld_a": ld_a, "ld_b": ld_b})
+
+    def _meet(self, operation: int, epilogue: str, a: Tensor, b: Tensor, out: Tensor, bias: Tensor | None, addend: Tensor | None) -> bool:
+        """Whether to launch again: a kernel, or its workspace on this stream, is there now."""
+        if self.device.type == "cuda" and torch.cuda.is_current_stream_capturing():
+            return False  # loading a kernel is not allowed now
+        named = {name: t for name, t in zip(("a", "b", "bias", "addend", "c"), (a, b, bias, addend, out), strict=True) if t is not None}
+        choice = self.choose(a, b, epilogue)
+        if choice is not None and choice.entry is not None and choice.entry.plan is not None:
+            artifact = self.pack.artifact(choice.entry)
+            assert artifact is not None, "a CUDA kernel has a cubin"
+            try:
+                kernels = self._launcher.kernels(artifact, self.device)
+                self._launcher.register(operation, named, choice.entry.plan, kernels, choice.workload.axes, sms=self._sms)
+                return True
+            except (CandidateFault, ValueError):
+                pass  # not for tensors like these
+        self._launcher.register_library(operation, *named.values())
+        return False
+
+
+def use(path: str | Path) -> None:
+    """Serves products from this Pack, before those used already. Raises PackError for what is no Pack, or is damaged or newer."""
+    packs.load(path)
+    with _lock:
+        _paths.insert(0, Path(path).absolute())
+        _engines.clear()
+
+
+def serve(a: Tensor, b: Tensor, out: Tensor, epilogue: str, bias: Tensor | None, addend: Tensor | None) -> bool:
+    try:
+        engine = _engines[a.device]
+    except KeyError:
+        engine = of(a.device)
+    return engine is not None and engine.serve(a, b, out, epilogue, bias, addend)
+
+
+def of(device: torch.device) -> Engine | None:
+    """The engine of a device; None where torch is alone."""
+    with _lock:
+        if device not in _engines:
+            _engines[device] = _open(device)
+        return _engines[device]
+
+
+def _open(device: torch.device) -> Engine | None:
+    if device.type != "cuda" or not _paths:
+        return None
+    properties = torch.cuda.get_device_properties(device)
+    target = f"cuda:sm_{properties.major}{properties.minor}"
+    reasons = []
+    for path in _paths:
+        try:
+            pack = packs.load(path)
+            pack.check(target, properties.name)
+            return Engine(pack, device, open_launcher(), properties.multi_processor_count)
+        except (packs.PackError, LauncherUnavailable) as error:
+            reasons.append(str(error))
+    warnings.warn(f"kernelwright leaves {device} to PyTorch: {'; '.join(reasons)}", RuntimeWarning, stacklevel=2)
+    return None
