@@ -39,17 +39,15 @@ def save(
     from kernelwright.targets import target as target_of
 
     name = target_of(target).name
+    workloads = workloads_of(what, layouts=layout or ())
     with open_archive() as archive:
         trials = [
-            t
-            for w in workloads_of(what, layouts=layout or ())
-            for t in archive.trials(workload=w, stage="confirm")
-            if t.environment.target == name and t.verdict.ok
+            t for w in workloads for t in archive.trials(workload=w, stage="confirm") if t.environment.target == name and t.verdict.ok
         ]
-    if not trials:
-        console(json_output).print(f"nothing confirmed for {what} on {name} yet; run: kernelwright tune {what} --target {name}")
-        raise typer.Exit(BAD_REQUEST)
-    pack.save(path, trials)
+        if not trials:
+            console(json_output).print(f"nothing confirmed for {what} on {name} yet; run: kernelwright tune {what} --target {name}")
+            raise typer.Exit(BAD_REQUEST)
+        pack.save(path, trials, (t for w in workloads for t in archive.trials(workload=w, stage="screen")))
     _print(path, json_output)
 
 

@@ -9,12 +9,13 @@ models are off by 10 % (ring) to 14 % (tiny) rms, and of all configs tried on a 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from functools import cache, reduce
 from typing import Any
 
 import numpy as np
 
 from kernelwright.families.family import Config, DeviceFacts
-from kernelwright.families.gemm_sm90.limits import LEAST_STEPS, resident_clusters
+from kernelwright.families.gemm_sm90.limits import LEAST_STEPS, SMEM_PER_BLOCK, resident_clusters
 from kernelwright.families.gemm_sm90.sides import Batch
 
 Columns = dict[str, np.ndarray]
@@ -48,7 +49,7 @@ def columns(configs: Sequence[Config]) -> Columns:
     return {key: np.array([c[key] for c in configs]) for key in configs[0]} if configs else {}
 
 
-def ring(c: Columns, s: Batch, k: int, device: DeviceFacts) -> np.ndarray:
+def ring(c: Columns, s: Batch, k: Any, device: DeviceFacts) -> np.ndarray:
     bp, bq, split, slabs = c["block_p"], c["block_q"], c["split_k"], c["block_k"] / 64
     shared, size = c["cluster_p"] * c["cluster_q"], c["cluster_p"] * c["cluster_q"] * split
     clusters = _cdiv(s.p, bp * c["cluster_p"]) * _cdiv(s.q, bq * c["cluster_q"])
@@ -61,7 +62,7 @@ def ring(c: Columns, s: Batch, k: int, device: DeviceFacts) -> np.ndarray:
     return _limited(1.78 + rounds * (0.79 + main + reduction + 1.1 * bp * bq * 2 / STORE), s, k)
 
 
-def persistent(c: Columns, s: Batch, k: int, device: DeviceFacts) -> np.ndarray:
+def persistent(c: Columns, s: Batch, k: Any, device: DeviceFacts) -> np.ndarray:
     """Where parts meet, the last block goes through a round for every doubling of their number: it counts itself, reads sums and clears
     them, 6 us for a tile of 128 x 128. Ping-pong hides a third of that behind the whole tiles that follow a shared tail."""
     bp, bq, split, slabs, size = c["block_p"], c["block_q"], c["split_k"], c["block_k"] / 64, c["cluster_p"] * c["cluster_q"]
@@ -87,12 +88,12 @@ def persistent(c: Columns, s: Batch, k: int, device: DeviceFacts) -> np.ndarray:
     return _limited(2.52 + lent * busiest * step / CLOCK + store + meeting, s, k)
 
 
-def whole_k(c: Columns, s: Batch, k: int, device: DeviceFacts) -> np.ndarray:
+def whole_k(c: Columns, s: Batch, k: Any, device: DeviceFacts) -> np.ndarray:
     bp, bq, split = c["block_p"], c["block_q"], c["split_k"]
     depth = _cdiv(_cdiv(k, c["block_k"]), split) * c["block_k"]  # of one block
     blocks = _cdiv(s.p, bp) * _cdiv(s.q, bq) * split
     used = depth * (bp + bq) * 2 + bp * bq * np.where(split > 1, 4, 2)
-    per_sm = np.clip(np.minimum(device.smem_per_block // (used + 1024), 1024 // bp), 1, None)
+    per_sm = np.clip(np.minimum((device.smem_per_block or SMEM_PER_BLOCK) // (used + 1024), 1024 // bp), 1, None)
     rounds = _cdiv(blocks, _resident(split, device) * split * per_sm)
     together = np.minimum(per_sm, np.maximum(1, blocks / device.sms))  # blocks that share a multiprocessor
     load = depth * (bp + bq) * 2 / CLOCK / 59 * together
@@ -102,7 +103,7 @@ def whole_k(c: Columns, s: Batch, k: int, device: DeviceFacts) -> np.ndarray:
     return 1.28 + rounds * once
 
 
-def tiny(c: Columns, s: Batch, k: int, device: DeviceFacts) -> np.ndarray:
+def tiny(c: Columns, s: Batch, k: Any, device: DeviceFacts) -> np.ndarray:
     """Off by 14 % rms, of 126 screens."""
     bp, bq, warps = c["block_p"], c["block_q"], c["warps"]
     blocks, batches = _cdiv(s.p, bp) * _cdiv(s.q, bq), _cdiv(k, c["block_k"] * warps)
@@ -143,8 +144,12 @@ def _cdiv(a: Any, b: Any) -> Any:
 
 
 def _resident(size: np.ndarray, device: DeviceFacts) -> np.ndarray:
-    table = np.array([1] + [resident_clusters(n, device.sms) for n in range(1, 17)])
-    return table[size]
+    return _clusters(device.sms)[size]
+
+
+@cache
+def _clusters(sms: int) -> np.ndarray:
+    return np.array([1] + [resident_clusters(n, sms) for n in range(1, 17)])
 
 
 def _products(bp: Any, bq: Any, slabs: Any) -> Any:
@@ -165,11 +170,11 @@ def _asked(c: Columns, s: Batch, split: Any, blocks: Any, device: DeviceFacts) -
     return np.where(cp * cq > 1, (p_rows / cq + q_rows / cp) / MULTICAST, alone) * 128 * blocks / max(1, device.sms)
 
 
-def _limited(microseconds: Any, s: Batch, k: int) -> Any:
+def _limited(microseconds: Any, s: Batch, k: Any) -> Any:
     """By memory and by power. Both are soft: of two configs at a limit, the one with less to do is a little faster."""
     memory = 2.75 + (s.p * k + s.q * k + s.p * s.q) * 2 / DRAM
     return 0.95 * np.maximum(np.maximum(microseconds, memory), 2.0 * s.p * s.q * k / POWER) + 0.05 * microseconds
 
 
 def _largest(*terms: Any) -> Any:
-    return np.maximum.reduce(np.broadcast_arrays(*terms))
+    return reduce(np.maximum, terms)

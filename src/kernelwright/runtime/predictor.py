@@ -1,0 +1,198 @@
+"""Which of a Pack's kernels is fastest on a product that nobody measured, and whether it is faster than the vendor's library.
+
+A time is a physical estimate, corrected by how far off it was nearby. Of a kernel the estimate is its Family's model; of the vendor, whose
+kernels we do not know, a launch and then memory or arithmetic. The correction is the mean of log(measured / estimate) over the measured
+Workloads, weighted by a Gaussian of their distance in doublings of M, N, K (kernel regression: E. A. Nadaraya, G. S. Watson, 1964), drawn
+to the mean of the kernel's Family where the kernel itself was not measured near by. What is left unknown falls with the weight of the
+evidence, and a kernel of ours is chosen only if it stays ahead of the vendor by that.
+
+Nothing is fitted ahead of time: the Pack ships what was measured (`times.json`, the entries' rivals), from which this takes 50 ms to make;
+a Pack with fitted corrections would be wrong as soon as a model changes. The constants below were tuned on held-out halves of two suites of
+1,000 products on an H200 (docs/dispatch.md).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Container, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple, cast
+
+import numpy as np
+
+from kernelwright.families import NAMES, Config, DeviceFacts, family
+from kernelwright.families.gemm_sm90.model import DRAM, POWER
+from kernelwright.plan import PlanError, evaluate
+from kernelwright.records import DTYPES, LaunchPlan, Workload
+from kernelwright.runtime.pack import Entry
+
+REACH = 0.6
+"""Doublings at which evidence counts e^-1/2. The nearest neighbours in a grid of powers of two are 1 away."""
+FAMILY_REACH = 1.0
+FAMILY_WEIGHT = 0.1
+"""What the Family's mean counts, in Workloads measured on the spot."""
+SPREAD = 0.14
+"""Standard deviation of log(time / estimate) without any evidence near by; it falls as 1 / sqrt(1 + evidence / FAMILY_WEIGHT). Two thirds
+of the held-out times are within it."""
+LAUNCH = 2.75
+"""Microseconds of an empty product."""
+UNROLLED = re.compile(r"K (?:==|<=) (\d+)")
+"""What a kernel requires whose steps along K are unrolled: it takes as long for a smaller K."""
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """For one Workload."""
+
+    entry: Entry | None
+    """Of the kernel that promises most, whether or not it beats the vendor; None if no kernel of the Pack can do the Workload."""
+    own_us: float
+    """Expected; infinity without a kernel."""
+    vendor_us: float
+    spread: float
+    """Standard deviation of the logarithm of their ratio."""
+
+    @property
+    def gain(self) -> float:
+        """Expected time of the vendor over ours."""
+        return self.vendor_us / self.own_us
+
+    @property
+    def worthwhile(self) -> bool:
+        """Whether ours is expected to be faster by more than one standard deviation."""
+        return self.entry is not None and self.gain > np.exp(self.spread)
+
+
+def kind(w: Workload) -> tuple[object, ...]:
+    """What Workloads share whose evidence counts for each other: all but the sizes and the type of the elements (fp16 or bf16)."""
+    return w.problem, tuple(w.axes), DTYPES[w.dtype], w.accumulate, w.layout, w.epilogue, w.source
+
+
+class _Kernel(NamedTuple):
+    entry: Entry
+    plan: LaunchPlan
+    family: str
+    config: Config
+
+
+class Predictor:
+    """For Workloads of one kind. `entries`: the Pack's of that kind; `times`: (entry's place among them, kernel's Candidate id, us)."""
+
+    def __init__(self, entries: Sequence[Entry], times: Sequence[tuple[int, str, float]], device: DeviceFacts):
+        self._device = device
+        self._kernels = sorted(_kernels(entries), key=lambda k: (k.family, k.entry.candidate))
+        self.dtypes = {k.entry.workload.dtype for k in self._kernels}
+        """For which it has kernels."""
+        names = sorted({k.family for k in self._kernels})
+        self._families = {name: family(name) for name in names}
+        self._family = np.array([names.index(k.family) for k in self._kernels], int)
+        # one config may be several kernels (other tails, fp16 and bf16): what one of them showed counts for all
+        configs: dict[object, int] = {}
+        keys = [(k.family, *sorted(k.config.items())) for k in self._kernels]
+        self._config = np.array([configs.setdefault(key, len(configs)) for key in keys], int)
+        groups = [[k for k in self._kernels if k.family == name] for name in names]
+        self._estimators = [
+            (one.estimator([k.config for k in group], group[0].entry.workload, device), np.array([[_unrolled(k.plan) for k in group]]))
+            for one, group in zip(self._families.values(), groups, strict=True)
+        ]
+
+        axes = {a: np.array([e.workload.axes[a] for e in entries], int).reshape(-1, 1) for a in "MNK"}
+        self._places = _doublings(axes)
+        column = {k.entry.candidate: i for i, k in enumerate(self._kernels)}
+        known = [(at, column[k], us) for at, k, us in times if k in column]
+        at, kernel = (np.array([row[i] for row in known], int) for i in (0, 1))
+        off = np.log(np.array([us for *_, us in known]) / self._estimate(axes)[at, kernel])
+        usable = np.isfinite(off)  # not of Families without a model
+        self._at, self._kernel, self._off = at[usable], kernel[usable], off[usable]
+        self._vendor_at = np.array([i for i, e in enumerate(entries) if e.vendor_us], int)
+        self._vendor_off = np.log(np.array([e.vendor_us for e in entries if e.vendor_us]) / _roofline(axes)[self._vendor_at, 0])
+
+    @property
+    def compares(self) -> bool:
+        """Whether any rival was measured; without one there is nothing to predict."""
+        return len(self._vendor_at) > 0
+
+    def predict(self, w: Workload, names: Mapping[str, int], *, only: Container[str] | None = None) -> Prediction:
+        """`names`: what the plans' requirements are asked with (`plan.py`); `only`: Candidate ids among which to choose."""
+        axes = {a: np.array([[w.axes[a]]]) for a in "MNK"}
+        squared = ((self._places - _doublings(axes)) ** 2).sum(axis=1)
+        near = _gaussian(squared, REACH)
+
+        # shifted weights do not vanish far from everything measured
+        weights = _gaussian(squared[self._vendor_at] - squared[self._vendor_at].min(), REACH)
+        vendor = np.log(_roofline(axes)[0, 0]) + weights @ self._vendor_off / weights.sum()
+        vendor_spread = _spread(near[self._vendor_at].sum())
+
+        wide, families = _gaussian(squared - squared.min(), FAMILY_REACH)[self._at], self._family[self._kernel]
+        family_off = _sums(families, wide * self._off, self._family) / np.maximum(_sums(families, wide, self._family), 1e-300)
+        near, configs = near[self._at], self._config[self._kernel]
+        evidence = _sums(configs, near, self._config)
+        off = (_sums(configs, near * self._off, self._config) + FAMILY_WEIGHT * family_off) / (evidence + FAMILY_WEIGHT)
+        own, spread = np.log(self._estimate(axes)[0]) + off, np.hypot(_spread(evidence), vendor_spread)
+
+        holds: dict[str, bool] = {}
+        for i in np.argsort(own + spread, kind="stable"):
+            k = self._kernels[i]
+            wanted = k.entry.workload.dtype == w.dtype and (only is None or k.entry.candidate in only) and np.isfinite(own[i])
+            if wanted and self._able(k, w, names, holds):
+                return Prediction(k.entry, float(np.exp(own[i])), float(np.exp(vendor)), float(spread[i]))
+        return Prediction(None, np.inf, float(np.exp(vendor)), float(vendor_spread))
+
+    def _estimate(self, axes: Mapping[str, np.ndarray]) -> np.ndarray:
+        """(Workloads, kernels), microseconds."""
+        found = [estimator({**axes, "K": np.maximum(axes["K"], unrolled)}) for estimator, unrolled in self._estimators]
+        return np.concatenate([np.empty((len(axes["K"]), 0)), *found], axis=1)
+
+    def _able(self, k: _Kernel, w: Workload, names: Mapping[str, int], holds: dict[str, bool]) -> bool:
+        """Whether the plan's requirements hold, each looked up once for all kernels. And whether the model means the Workload: the config
+        is legal there."""
+        for condition in k.plan.requires:
+            if condition not in holds:
+                try:
+                    holds[condition] = bool(evaluate(condition, names))
+                except PlanError:
+                    holds[condition] = False
+            if not holds[condition]:
+                return False
+        return self._families[k.family].illegal(k.config, w, self._device) is None
+
+
+def _kernels(entries: Iterable[Entry]) -> list[_Kernel]:
+    """Each once; those that a Family wrote."""
+    found: dict[str, _Kernel] = {}
+    for e in entries:
+        if e.plan and e.origin and e.origin.kind == "family" and e.origin.name in NAMES:
+            found.setdefault(e.candidate, _Kernel(e, e.plan, e.origin.name, cast(Config, dict(e.origin.config))))
+    return list(found.values())
+
+
+def device_of(target: str, name: str, facts: Mapping[str, object]) -> DeviceFacts:
+    """What a Pack's manifest says of its device, for the Families."""
+    sms, l2 = (int(n) if isinstance(n := facts.get(key), int | float) else 0 for key in ("SMs", "L2 bytes"))
+    return DeviceFacts(target=target, name=name, sms=max(1, sms), l2_bytes=l2)
+
+
+def _unrolled(plan: LaunchPlan) -> int:
+    return max((int(n) for condition in plan.requires for n in UNROLLED.findall(condition)), default=0)
+
+
+def _doublings(axes: Mapping[str, np.ndarray]) -> np.ndarray:
+    return np.log2(np.maximum(np.concatenate([axes[a] for a in "MNK"], axis=1), 1))
+
+
+def _roofline(axes: Mapping[str, np.ndarray]) -> np.ndarray:
+    m, n, k = (axes[a].astype(float) for a in "MNK")
+    return LAUNCH + np.maximum((m * k + n * k + m * n) * 2 / DRAM, 2 * m * n * k / POWER)
+
+
+def _gaussian(squared: np.ndarray, reach: float) -> np.ndarray:
+    return np.exp(squared * (-0.5 / reach**2))
+
+
+def _sums(groups: np.ndarray, values: np.ndarray, of: np.ndarray) -> np.ndarray:
+    """For each of `of`, the sum of the values in its group."""
+    return np.bincount(groups, values, of.max(initial=0) + 1)[of]
+
+
+def _spread(evidence: Any) -> Any:
+    return SPREAD / np.sqrt(1 + evidence / FAMILY_WEIGHT)
