@@ -8,7 +8,8 @@ never measured on a shape are counted, and left out of the figures; a second set
 among kernels that were. Splits: random halves; all shapes with one value of an axis, inside the grid or at its edge.
 
 Variants: `library` calls it always; `nearest` does what serves the nearest shape; `tree` is a classification tree on the sizes; `models`
-corrects the families' models family by family; `served` predicts from where kernels serve; `predictor` is what ships; `best` knows.
+corrects the families' models family by family; `served` predicts from where kernels serve; `predictor` is what ships; `best` knows the
+times of the pack's kernels on the held-out shapes.
 """
 
 from __future__ import annotations
@@ -23,15 +24,17 @@ from unittest.mock import patch
 
 import numpy as np
 from published import command_line, write_summary
+from tree import grow
 
 from kernelwright.archive import Archive
+from kernelwright.plan import unmet
 from kernelwright.records import Environment, Outcome, Trial, Verdict, Workload
 from kernelwright.report.shapes import CLASSES
 from kernelwright.runtime import pack, predictor, times
 from kernelwright.runtime.dispatch import contiguous
 from kernelwright.runtime.kernel_set import assign, cover
 from kernelwright.runtime.pack import Entry
-from kernelwright.runtime.predictor import Predictor, device_of
+from kernelwright.runtime.predictor import Prediction, Predictor, device_of
 
 MODE = "device-cold"
 VENDOR = "cublaslt-auto"
@@ -39,8 +42,6 @@ TORCH = "eager"
 LOSS = 1.02
 TOLERANCE = 0.01
 SEEDS = 3
-LEAF = 4
-"""Shapes in a leaf of the tree, at least: of 2 to 16 the best on the random halves."""
 FEATURES = np.array([[1, 0, 0], [0, 1, 0], [0, 0, 1], [1, 1, 0], [1, 0, 1], [0, 1, 1], [1, 1, 1], [1, -1, 0]])
 """Of log2 M, N, K: the sizes, the operands' sizes, the work, the aspect."""
 
@@ -62,7 +63,9 @@ class Suite:
             for c in t.comparisons:
                 if c.mode == MODE:
                     self.rivals.setdefault(t.workload, {})[c.rival] = c.rival_us
-        self.workloads = sorted((w for w, seen in self.rivals.items() if {VENDOR, TORCH} <= set(seen)), key=lambda w: tuple(w.axes.values()))
+        self.workloads = sorted(
+            (w for w, seen in self.rivals.items() if {VENDOR, TORCH} <= set(seen)), key=lambda w: tuple(w.axes.values())
+        )
         own = [t for t in able if t.candidate.kind != "rival"]
         kernels = dict.fromkeys(t.candidate.id for t in own)
         screens = [t for t in own if t.stage == "screen"]
@@ -94,12 +97,20 @@ class Trained:
             chosen = [t for t in group if t.candidate.id == serving[w]]
             self.entries.append(pack.entry_of(min(chosen, key=lambda t: t.median(MODE)), chosen))
         self.kernels = {e.candidate: e for e in reversed(self.entries) if not e.rival}
+        self.predictions: dict[Workload, Prediction] = {}
+        """The last ones."""
         self.times = [(i, k, suite.us[w][k]) for i, w in enumerate(workloads) for k in suite.us[w] if k in self.kernels]
 
     def able(self, kernel: str, w: Workload, only: Only) -> bool:
         plan = self.kernels[kernel].plan
         asked = contiguous(w, self.suite.device.sms)
-        return (only is None or kernel in only) and plan is not None and pack_unmet(plan, asked) is None
+        return (only is None or kernel in only) and plan is not None and unmet(plan, asked) is None
+
+    def off(self, w: Workload) -> float:
+        """By how many standard deviations the last prediction of our time over the vendor's was off; NaN if the kernel was not measured."""
+        p = self.predictions[w]
+        us = self.suite.us[w].get(p.entry.candidate) if p.entry else None
+        return math.log(self.suite.rivals[w][VENDOR] / us / p.gain) / p.spread if us else math.nan
 
     # ------------------------------------------------------------------------------------------------------ variants
 
@@ -118,7 +129,7 @@ class Trained:
         made = Predictor(self.entries, evidence, self.suite.device)
 
         def decide(w: Workload, only: Only) -> str:
-            p = made.predict(w, contiguous(w, self.suite.device.sms), only=only)
+            p = self.predictions[w] = made.predict(w, contiguous(w, self.suite.device.sms), only=only)
             return p.entry.candidate if p.entry and p.worthwhile else ""
 
         return decide
@@ -157,43 +168,8 @@ class Trained:
         return decide
 
 
-def pack_unmet(plan, names) -> str | None:
-    from kernelwright.plan import unmet
-
-    return unmet(plan, names)
-
-
 def _place(w: Workload) -> np.ndarray:
     return np.log2([w.axes[a] for a in "MNK"])
-
-
-Node = list | tuple[int, float, "Node", "Node"]
-"""A leaf: labels, the most frequent first. Else feature, limit, what is not above it, what is."""
-
-
-def grow(features: np.ndarray, labels: np.ndarray) -> Node:
-    """A classification tree by Gini impurity (Breiman, Friedman, Olshen, Stone: CART, 1984)."""
-    counts = np.bincount(labels)
-    leaf = [int(i) for i in np.argsort(-counts, kind="stable") if counts[i]]
-    if len(labels) < 2 * LEAF or len(leaf) == 1:
-        return leaf
-    found: tuple[float, int, float] | None = None
-    onehot = np.eye(len(counts))[labels]
-    for feature in range(features.shape[1]):
-        order = np.argsort(features[:, feature], kind="stable")
-        x, below = features[order, feature], np.cumsum(onehot[order], axis=0)
-        sizes, total = np.arange(1, len(labels) + 1), below[-1]
-        purity = (below[:-1] ** 2).sum(1) / sizes[:-1] + ((total - below[:-1]) ** 2).sum(1) / sizes[:-1][::-1]
-        cuts = np.flatnonzero((np.diff(x) > 1e-9) & (sizes[:-1] >= LEAF) & (sizes[:-1][::-1] >= LEAF))
-        if len(cuts):
-            cut = cuts[np.argmax(purity[cuts])]
-            if found is None or purity[cut] > found[0]:
-                found = (float(purity[cut]), feature, float(x[cut] + x[cut + 1]) / 2)
-    if found is None:
-        return leaf
-    _, feature, limit = found
-    low = features[:, feature] <= limit
-    return feature, limit, grow(features[low], labels[low]), grow(features[~low], labels[~low])
 
 
 # ------------------------------------------------------------------------------------------------------------------ figures
@@ -216,13 +192,14 @@ def decisions(suite: Suite, layout: str) -> Iterator[dict]:
         trained, kept = Trained(suite, training), set(training)
         held_out = [w for w in suite.workloads if w not in kept]
         for name, decide in trained.variants():
-            for measured in (False, True):
+            for measured in (False,) if name in ("library", "best") else (False, True):
                 for w in held_out:
                     kernel = decide(w, suite.us[w] if measured else None)
                     yield {
                         "group": group, "split": split, "variant": name, "measured": measured, "layout": layout, "workload": w,
                         "class": size_class(w), "kernel": kernel, "vendor": suite.rivals[w][VENDOR], "torch": suite.rivals[w][TORCH],
                         "us": suite.us[w].get(kernel, math.nan) if kernel else suite.rivals[w][VENDOR], "best": suite.best(w),
+                        "off": trained.off(w) if name == "predictor" else math.nan,
                     }  # fmt: skip
         print(f"{layout} {group} {split}: {len(trained.kernels)} kernels, {len(held_out)} shapes", flush=True)
 
@@ -233,8 +210,8 @@ def size_class(w: Workload) -> str:
 
 
 def figures(rows: Sequence[dict]) -> dict[str, float]:
-    us, vendor, torch, best = (np.array([r[key] for r in rows]) for key in ("us", "vendor", "torch", "best"))
-    own = np.array([bool(r["kernel"]) for r in rows])
+    us, vendor, torch, best, off = (np.array([r[key] for r in rows]) for key in ("us", "vendor", "torch", "best", "off"))
+    own, off = np.array([bool(r["kernel"]) for r in rows]), np.abs(off[np.isfinite(off)])
     known = np.isfinite(us)
     us, vendor, torch, best = (x[known] for x in (us, vendor, torch, best))
     with_torch = np.where(own[known], us, torch)
@@ -248,7 +225,7 @@ def figures(rows: Sequence[dict]) -> dict[str, float]:
         "dispatched_over_torch": geomean(with_torch / torch),
         "losses": float((us > LOSS * vendor).mean()),
         "worst": float((us / vendor).max()),
-    }
+    } | ({"within_1_spread": float((off < 1).mean()), "within_2_spreads": float((off < 2).mean())} if len(off) else {})
 
 
 def geomean(ratios: np.ndarray) -> float:
@@ -270,8 +247,9 @@ def table(found: Sequence[dict]) -> dict[str, dict]:
 def losses(found: Sequence[dict]) -> list[dict]:
     """Of the predictor, the worst first."""
     mine = [r for r in found if r["variant"] == "predictor" and not r["measured"] and r["us"] > LOSS * r["vendor"]]
-    keys = ("layout", "group", "split", "class", "kernel")
-    return [{"shape": r["workload"].name, **{k: r[k] for k in keys}, "ratio": r["us"] / r["vendor"]} for r in sorted(mine, key=lambda r: -r["us"] / r["vendor"])]
+    mine.sort(key=lambda r: -r["us"] / r["vendor"])
+    keys = ("group", "split", "class", "kernel")
+    return [{"shape": r["workload"].name, **{k: r[k] for k in keys}, "ratio": r["us"] / r["vendor"]} for r in mine]
 
 
 def suites(paths: Sequence[Path]) -> dict[str, Suite]:
@@ -305,11 +283,10 @@ def main() -> None:
     shown = table(found)
     write_summary(args.out, command_line("dispatch.py"), environment, shown, losses=losses(found))
     for group, variants in shown.items():
-        print(f"\n{group:31} own  unmeas. regret  /vendor  losses  worst")
+        print(f"\n{group:30}     own unmeas.  regret /vendor  losses   worst")
         for who, sizes in variants.items():
-            f = sizes["all"]
-            numbers = f"{f['own']:.2f} {f['unmeasured']:7.3f} {f['regret']:7.4f} {f['dispatched_over_vendor']:8.4f} {f['losses']:7.4f} {f['worst']:6.2f}"
-            print(f"{who:30} {numbers}")
+            shown_of = ("own", "unmeasured", "regret", "dispatched_over_vendor", "losses", "worst")
+            print(f"{who:30}" + "".join(f"{sizes['all'][name]:8.4f}" for name in shown_of))
 
 
 if __name__ == "__main__":
