@@ -245,3 +245,18 @@ def test_the_spread_of_a_prediction_is_asked_for_before_a_kernel_is_called(one):
     for c in choices:
         called[c.source].append(math.log(c.ratio) > c.spread)
     assert set(called) == {"predicted", "fallback"} and all(called["predicted"]) and not any(called["fallback"])
+
+
+def test_times_are_added_to_a_pack_that_has_none(tmp_path):
+    best, screens = trials(product(256, 256, 256))[:1], [t.replace(stage="screen") for w in GRID[:40] for t in trials(w)]
+    pack.save(tmp_path / "p", best + [trials(w)[0] for w in GRID[:40]])
+    before = pack.load(tmp_path / "p")
+    confirmed_only = sum(map(len, before.times().kernels.values()))
+    there = [t.replace(environment=t.environment.replace(device="NVIDIA H100")) for t in screens]
+    assert pack.add_times(tmp_path / "p", [*best, *there]).times().kernels[best[0].candidate.id]
+    pack.add_times(tmp_path / "p", [*best, *(trials(w)[0] for w in GRID[:40]), *screens])
+    after = pack.load(tmp_path / "p")
+    assert after.entries == before.entries and after.manifest.created == before.manifest.created
+
+    assert sum(map(len, after.times().kernels.values())) > confirmed_only > 20
+    assert {p.name for p in (tmp_path / "p").iterdir()} == {"manifest.json", "sources", "builds", times.FILE}

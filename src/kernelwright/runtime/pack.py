@@ -276,9 +276,31 @@ def _write(folder: Path, chosen: dict[str, tuple[Trial, list[Trial]]], screens: 
         entries=tuple(entries),
         files={name: hashlib.sha256(content).hexdigest() for name, content in files.items()},
     )
+    return _sealed(folder, manifest)
+
+
+def _sealed(folder: Path, manifest: Manifest) -> Manifest:
     manifest = manifest.replace(checksum=manifest.digest())
-    (folder / "manifest.json").write_bytes(msgspec.json.format(manifest.to_json().encode(), indent=1))
+    written = folder / f".manifest.{os.getpid()}.json"
+    written.write_bytes(msgspec.json.format(manifest.to_json().encode(), indent=1))
+    written.replace(folder / "manifest.json")
     return manifest
+
+
+def add_times(path: str | Path, trials: Sequence[Trial]) -> Pack:
+    """Takes down anew what was measured of a Pack's kernels, from an archive that has grown since, and leaves the rest as it is; a
+    verification of the Pack no longer counts, since the manifest is another. Raises PackError."""
+    loaded = load(path)
+    comparable = [t for t in trials if t.environment.comparable(loaded.manifest.environment)]
+    confirmed, screens = ([t for t in comparable if t.stage == stage] for stage in ("confirm", "screen"))
+    workloads, mode = [e.workload for e in loaded.entries], loaded.times().mode
+    content = times.gather(workloads, loaded.kernels(), mode, confirmed, screens).to_json().encode()
+    files = loaded.manifest.files | {times.FILE: hashlib.sha256(content).hexdigest()}
+    try:
+        (loaded.path / times.FILE).write_bytes(content)
+        return Pack(loaded.path, _sealed(loaded.path, loaded.manifest.replace(files=files, checksum="")))
+    except OSError as error:
+        raise PackError(f"the pack {loaded.path} was not changed: {reason(error, loaded.path)}; make room or copy it") from None
 
 
 def _built(path: Path, trial: Trial) -> bytes:

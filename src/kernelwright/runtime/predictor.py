@@ -6,9 +6,10 @@ Workloads, weighted by a Gaussian of their distance in doublings of M, N, K (ker
 to the mean of the kernel's Family where the kernel itself was not measured near by. What is left unknown falls with the weight of the
 evidence, and a kernel of ours is chosen only if it stays ahead of the vendor by that.
 
-Nothing is fitted ahead of time: the Pack ships what was measured (`times.json`, the entries' rivals), from which this takes 50 ms to make;
+Nothing is fitted ahead of time: the Pack ships what was measured (`times.json`, the entries' rivals), from which this takes 60 ms to make;
 a Pack with fitted corrections would be wrong as soon as a model changes. The constants below were tuned on held-out halves of two suites of
-1,000 products on an H200 (docs/dispatch.md).
+1,000 products on an H200. There, on other halves, its choices take 2.1 % more than the best of everything measured (the nearest Workload's
+kernel: 5.3 %), and 0.9 % of them are slower than auto-tuned cuBLASLt by more than 2 % (18.7 %); docs/dispatch.md. A decision takes 0.7 ms.
 """
 
 from __future__ import annotations
