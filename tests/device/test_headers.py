@@ -18,7 +18,14 @@ extern "C" __global__ void probe(const char* from, char* to, int valid) {
     kw::cp_async_commit();
     kw::cp_async_wait<0>();
     __syncthreads();
-    kw::store_global_16_if(to + threadIdx.x * 16, kw::load_shared_16(at ^ 16), valid > 9);
+    unsigned four[4], two[2], one[1];
+    kw::load_global_or_zero(four, from + 32768 + threadIdx.x * 16, valid > 11);
+    kw::load_global_or_zero(two, from + 40960 + threadIdx.x * 8, valid > 12);
+    kw::load_global_or_zero(one, from + 49152 + threadIdx.x * 4, valid > 13);
+    kw::store_global_if(to + 16384 + threadIdx.x * 16, four, valid > 14);
+    kw::store_global_if(to + 24576 + threadIdx.x * 8, two, valid > 15);
+    kw::store_global_if(to + 32768 + threadIdx.x * 4, one, valid > 16);
+    kw::store_global_16(to + threadIdx.x * 16, kw::load_shared_16(at ^ 16));
     kw::store_global_16(to + 8192 + threadIdx.x * 16, kw::load_global_16(from + 4096));
 }
 """

@@ -57,7 +57,7 @@ RING: Config = {
     "raster_group": 2,
 }  # fmt: skip
 WHOLE_K: Config = {"load": "cp_async", "swap": False, "block_p": 64, "block_q": 16, "block_k": 64, "split_k": 1}
-TINY: Config = {"swap": False, "block_p": 16, "block_q": 16, "block_k": 32, "warps": 2}
+TINY: Config = {"block_p": 16, "block_q": 16, "block_k": 32, "warps_p": 1, "warps_k": 1}
 SM80: Config = {
     "block_m": 32, "block_n": 32, "block_k": 32, "warps_m": 1, "warps_n": 2, "warps_k": 1, "stages": 3, "split_k": 1,
     "reduction": "last-block", "raster_group": 0, "vector_bytes": 16, "tails": "chunk", "staged_store": True,
@@ -106,8 +106,9 @@ WAYS: tuple[tuple[ModuleType, Config, tuple[int, int, int]], ...] = (
     (whole_k, {"split_k": 2, "block_q": 32}, (66, 45, 128)),
     (whole_k, {"split_k": 2, "swap": True, "block_p": 128}, (24, 136, 128)),
     (tiny, {"block_q": 32}, (37, 48, 56)),
-    (tiny, {"swap": True, "warps": 1}, (24, 42, 56)),
-    (tiny, {"warps": 4, "block_p": 32}, (33, 45, 120)),
+    (tiny, {"block_p": 32, "warps_p": 2}, (24, 42, 56)),
+    (tiny, {"block_q": 8}, (33, 45, 56)),
+    (tiny, {"warps_k": 4, "block_p": 32}, (33, 45, 120)),
     (gemm_sm80, {}, (37, 72, 64)),
     (gemm_sm80, {"staged_store": False, "block_n": 64, "tails": "any"}, (70, 45, 72)),
     (gemm_sm80, {"split_k": 3, "block_n": 64, "staged_store": False}, (33, 106, 104)),
@@ -233,7 +234,8 @@ COMPILED = [
     (ring, {"block_p": 128, "block_q": 160, "stages": 5, "subtiles": 2}, "linear:4096x4096x16384:fp16:nt:bias+gelu+residual"),
     (whole_k, {"block_p": 128, "block_q": 128, "swap": True}, "linear:256x256x192:fp16:nt:bias+gelu+residual"),
     (whole_k, {"split_k": 8, "swap": True}, "linear:64x64x1024:fp16:nt:beta=2+silu"),
-    (tiny, {"block_p": 64, "block_q": 64, "warps": 4}, "linear:64x64x256:fp16:nt:bias+gelu+residual"),
+    (tiny, {"block_p": 64, "block_q": 64, "warps_p": 2}, "linear:64x64x256:bf16:nt:bias+gelu+residual"),
+    (tiny, {"block_p": 64, "block_q": 64, "warps_k": 4}, "linear:64x64x256:fp16:nt:bias+gelu+residual"),
     (gemm_sm80, BIG, "linear:4096x4096x4096:fp16:nt:bias+gelu"),
     (gemm_sm80, BIG, "linear:4096x4096x4096:bf16:nt:bias+residual+silu"),
     (gemm_sm80, BIG | {"block_n": 64, "split_k": 4}, "linear:4096x4096x4096:bf16:nn:bias+gelu+residual"),

@@ -43,7 +43,7 @@ RING: Config = {
     "raster_group": 2,
 }  # fmt: skip
 WHOLE_K: Config = {"load": "cp_async", "swap": False, "block_p": 64, "block_q": 16, "block_k": 64, "split_k": 1}
-TINY: Config = {"swap": False, "block_p": 16, "block_q": 16, "block_k": 32, "warps": 2}
+TINY: Config = {"block_p": 16, "block_q": 16, "block_k": 32, "warps_p": 1, "warps_k": 1}
 BASE = {persistent: PERSISTENT, ring: RING, whole_k: WHOLE_K, tiny: TINY}
 
 
@@ -76,7 +76,9 @@ CASES = [
     *(Case(persistent, {"swap": swap}, gemm(136, 136, 200, layout)) for layout, swap in product(LAYOUTS, (False, True))),
     *(Case(ring, {"swap": swap, "block_q": 48}, gemm(72, 136, 200, layout)) for layout, swap in product(LAYOUTS, (False, True))),
     *(Case(whole_k, {"swap": swap}, gemm(72, 136, 136, layout)) for layout, swap in product(LAYOUTS, (False, True))),
-    *(Case(tiny, {"swap": swap, "warps": 4}, gemm(37, 45, 248)) for swap in (False, True)),
+    *(Case(tiny, {"warps_k": 4}, gemm(40, 48, 248, layout)) for layout in LAYOUTS),
+    Case(tiny, {"block_p": 32, "block_q": 32}, gemm(37, 45, 248)),
+    Case(tiny, {"block_q": 8, "block_k": 64}, gemm(40, 48, 248, "tn")),
     Case(persistent, PINGPONG | {"cluster_p": 2, "block_q": 80}, gemm(264, 200, 136)),
     Case(persistent, {"consumers_p": 1, "consumers_q": 2, "block_p": 64, "block_q": 96}, gemm(136, 200, 136, "nn")),
     Case(persistent, {"block_p": 64, "consumers_p": 1, "block_q": 320, "schedule": "pingpong", "stages": 2}, gemm(72, 328, 136, "tn")),
@@ -102,8 +104,8 @@ WAYS: tuple[tuple[ModuleType, Config, int], ...] = (
     (ring, {"split_k": 4, "swap": True}, LONG // 4),
     (whole_k, {}, LONG),
     (whole_k, {"split_k": 2, "swap": True}, LONG // 2),
-    (tiny, {"warps": 1}, LONG),
-    (tiny, {"warps": 4, "swap": True}, LONG // 4),
+    (tiny, {}, LONG),
+    (tiny, {"warps_k": 4}, LONG // 4),
 )
 ROUNDED = {way: Case(scheme, c, gemm(72, 48, LONG)) for way, (scheme, c, _) in enumerate(WAYS)}
 UNROUNDED = {way: Case(scheme, c, gemm(72, 48, LONG, accumulate="fp32")) for way, (scheme, c, _) in enumerate(WAYS)}
@@ -188,7 +190,7 @@ COMPILED = [
     Case(ring, {"block_p": 192, "block_q": 192, "stages": 4, "cluster_q": 2, "split_k": 3, "swap": True}, gemm(4096, 4096, 16384, "tt")),
     Case(whole_k, {"block_p": 128, "block_q": 128}, gemm(256, 256, 192, "nn")),
     Case(whole_k, {"load": "tma", "split_k": 8, "swap": True}, gemm(64, 64, 1024, "tt")),
-    Case(tiny, {"block_p": 64, "block_q": 64, "warps": 4}, gemm(64, 64, 256)),
+    Case(tiny, {"block_p": 64, "block_q": 64, "warps_k": 4}, gemm(64, 64, 256)),
 ]
 
 

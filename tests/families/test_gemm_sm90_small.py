@@ -37,11 +37,11 @@ WHOLE_K: Config = {
     "split_k": 1,
 }
 TINY: Config = {
-    "swap": False,
     "block_p": 16,
     "block_q": 16,
     "block_k": 32,
-    "warps": 2,
+    "warps_p": 1,
+    "warps_k": 1,
 }
 
 
@@ -74,6 +74,7 @@ class Case:
 # ------------------------------------------------------------------------------------------------------------- emulation
 
 LOADS = ("cp_async", "tma")
+TILES = ((16, 8), (16, 16), (16, 32), (32, 8), (32, 32), (64, 16), (64, 32))
 GENERAL = [
     Case(gemm(130, 77, 250, layout), {"load": load, "swap": swap, "split_k": split})
     for layout, swap, load, split in (
@@ -84,7 +85,14 @@ GENERAL = [
     )
 ]
 """Right for every M, N and every K up to 256: their Workload has tails everywhere, so they check everything."""
-GENERAL_TINY = [Case(gemm(37, 45, 248), {"swap": swap, "warps": 4, "block_k": 64}, tiny) for swap in (False, True)]
+SPLIT: Config = {"block_p": 32, "warps_p": 2, "block_k": 64, "warps_k": 4}
+DIRECT: tuple[Config, ...] = ({"block_q": 32, "block_k": 128}, {"block_p": 64, "warps_p": 2, "block_q": 8}, {"block_p": 64, "block_q": 64})
+GENERAL_TINY = [
+    Case(gemm(40, 45 if layout[1] == "t" else 48, 250 if layout == "tn" else 248, layout), changes, tiny)
+    for layout in LAYOUTS
+    for changes in (*DIRECT, SPLIT)
+]
+"""Right for every K up to 250 or so."""
 
 CASES = [
     # whole tiles, where nothing is checked
@@ -109,13 +117,13 @@ CASES = [
     # programmatic dependent launch, bf16, odd extents
     Case(gemm(65, 17, 65, "nn", "bf16")),
     Case(gemm(65, 17, 65, "tt", "bf16"), {"load": "tma", "split_k": 2}),
-    # tiny: one warp and many, whole tiles and tails
-    Case(gemm(16, 16, 64), {}, tiny),
-    Case(gemm(16, 16, 64, "nt", "bf16"), {"swap": True}, tiny),
-    Case(gemm(64, 64, 64), {"block_p": 32, "block_q": 32}, tiny),
-    Case(gemm(40, 24, 136), {"block_p": 32, "block_q": 8}, tiny),
-    Case(gemm(24, 40, 136, "nt", "bf16"), {"block_p": 32, "block_q": 8, "warps": 1, "block_k": 64, "swap": True}, tiny),
-    Case(gemm(64, 64, 1024), {"block_p": 64, "warps": 16}, tiny),
+    # tiny: every width of loads and stores, one warp and many, whole tiles and tails
+    *(Case(gemm(64, 64, 64, layout), {"block_p": p, "block_q": q, "block_k": 64}, tiny) for layout in LAYOUTS for p, q in TILES),
+    *(Case(gemm(64, 64, 64, layout, "bf16"), {"block_p": 64, "block_q": 32, "warps_p": 4}, tiny) for layout in LAYOUTS),
+    *(Case(gemm(40, 24, 136, layout), {"block_p": 32, "block_q": 8, "warps_k": 2}, tiny) for layout in LAYOUTS),
+    *(Case(gemm(64, 64, 1024, layout), {"block_p": 64, "block_q": q, "warps_p": 2, "warps_k": 4, "block_k": 64}, tiny)
+      for layout, q in zip(LAYOUTS, (8, 16, 32, 64), strict=True)),
+    Case(gemm(64, 64, 512), {"block_p": 64, "warps_k": 16}, tiny),
 ]  # fmt: skip
 
 
@@ -139,10 +147,14 @@ def test_whole_k_serves_any_shape(m: int, n: int, k: int, case: Case, seed: int)
     check(case, case.w.replace(axes={"M": m, "N": n, "K": k}), seed, seed)
 
 
-@settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(st.integers(1, 60), st.integers(1, 60), st.integers(1, 31), st.sampled_from(GENERAL_TINY), st.integers(0, 1000))
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.integers(1, 90), st.integers(1, 90), st.integers(1, 248), st.sampled_from(GENERAL_TINY), st.integers(0, 1000))
 def test_tiny_serves_any_aligned_shape(m: int, n: int, k: int, case: Case, seed: int) -> None:
-    check(case, case.w.replace(axes={"M": m, "N": n, "K": k * 8}), seed, seed)
+    """Aligned: of whole chunks of 8 along what is contiguous."""
+    axes = {"M": m, "N": n, "K": k}
+    for axis in ("K" if case.w.layout[0] == "n" else "M", "K" if case.w.layout[1] == "t" else "N"):
+        axes[axis] = -(-axes[axis] // 8) * 8
+    check(case, case.w.replace(axes=axes), seed, seed)
 
 
 @pytest.mark.parametrize("case", [Case(gemm(64, 32, 512), {"split_k": 8, "swap": True}), Case(gemm(64, 32, 256, "nn"), {"split_k": 4})])
@@ -174,10 +186,12 @@ def test_sums_do_not_depend_on_who_comes_first(case: Case, tmp_path: Path) -> No
         (whole_k, {"split_k": 4}, gemm(64, 64, 320), "nothing to do"),
         (whole_k, {}, gemm(64, 64, 1088), "cp_async has at most 16"),
         (whole_k, {"load": "tma", "block_q": 128}, gemm(64, 128, 1024), "KB of shared memory"),
-        (tiny, {}, gemm(16, 16, 64, "nn"), "contiguous along K"),
-        (tiny, {}, gemm(16, 16, 65), "loads of 8"),
-        (tiny, {"warps": 16}, gemm(16, 16, 64), "nothing to do"),
-        (tiny, {"block_p": 64, "block_q": 64, "block_k": 128}, gemm(64, 64, 256), "registers"),
+        (tiny, {"warps_p": 2}, gemm(16, 16, 64, "nn"), "less than 16"),
+        (tiny, {}, gemm(16, 16, 65, "nn"), "loads of 8"),
+        (tiny, {"warps_k": 16}, gemm(16, 16, 64), "nothing to do"),
+        (tiny, {"block_k": 128}, gemm(16, 16, 64, "tn"), "half of block_k"),
+        (tiny, {"block_p": 64, "block_q": 64, "block_k": 128}, gemm(64, 64, 256, "tt"), "registers"),
+        (tiny, {"block_p": 64, "warps_p": 4, "warps_k": 16}, gemm(64, 64, 512), "1024 threads"),
     ],
 )
 def test_illegal_configs_get_a_reason(scheme: ModuleType, changes: Config, w: Workload, words: str) -> None:
@@ -198,8 +212,18 @@ def test_seeds_are_legal_and_differ(shape: tuple[int, int, int], layout: str, sc
         assert set(c) == set(scheme.SPACE) and all(c[key] in values for key, values in scheme.SPACE.items())
         assert scheme.illegal(c, w, H200) is None
         assert scheme.smem_bytes(c, w) <= H200.smem_per_block
-    if scheme is whole_k and max(shape[0], shape[1]) <= 1024 and shape[2] <= 1024:
+    if max(shape[0], shape[1]) <= 1024 and shape[2] <= 1024 and (scheme is whole_k or shape[2] % 8 == 0):
         assert configs
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("shape", [(64, 64, 64), (512, 512, 128), (64, 4096, 64), (1024, 128, 256), (4096, 64, 64), (128, 128, 512)])
+def test_tiny_tries_direct_stores_of_several_tiles_and_a_split_of_k(shape: tuple[int, int, int], layout: str) -> None:
+    seeds = Tiny().seeds(gemm(*shape, layout), H200)
+    direct = [c for c in seeds if c["warps_k"] == 1]
+    assert len(seeds) == 8 and len(direct) == len({(c["block_p"], c["block_q"]) for c in direct}) == 5
+    estimates = [Tiny().estimate(c, gemm(*shape, layout), H200) for c in seeds]
+    assert estimates == sorted(estimates)
 
 
 # --------------------------------------------------------------------------------------------------------------- compiling
@@ -217,10 +241,12 @@ COMPILED = [
     Case(gemm(256, 256, 500, "tn"), {"block_p": 128, "block_q": 128, "load": "tma", "split_k": 2}),
     Case(gemm(64, 64, 512), {"block_q": 8, "block_k": 128}),
     Case(gemm(256, 256, 256, "nt", "bf16"), {"block_p": 128, "block_q": 64, "block_k": 128, "swap": True, "split_k": 2}),
-    Case(gemm(64, 64, 64), {}, tiny),
-    Case(gemm(64, 64, 1024), {"block_p": 32, "block_k": 64, "warps": 16, "swap": True}, tiny),
-    Case(gemm(60, 60, 504, "nt", "bf16"), {"block_p": 32, "block_q": 32, "block_k": 64, "warps": 8}, tiny),
-    Case(gemm(64, 64, 256), {"block_p": 64, "block_q": 64, "block_k": 32, "warps": 4}, tiny),
+    *(Case(gemm(64, 64, 64, layout), {"block_p": p, "block_q": q, "block_k": 64}, tiny) for layout in LAYOUTS for p, q in TILES),
+    *(Case(gemm(64, 4096, 512, layout), {"block_p": 64, "block_q": 16, "block_k": 256, "warps_p": 4}, tiny) for layout in LAYOUTS),
+    *(Case(gemm(1000, 136, 264, layout, "bf16"), {"block_q": 16, "block_k": 256}, tiny) for layout in LAYOUTS),
+    *(Case(gemm(64, 64, 1024, layout), {"block_p": 32, "block_k": 64, "warps_k": 16}, tiny) for layout in LAYOUTS),
+    Case(gemm(60, 60, 504, "nt", "bf16"), {"block_p": 32, "block_q": 32, "block_k": 64, "warps_k": 8}, tiny),
+    Case(gemm(64, 64, 256), {"block_p": 64, "block_q": 64, "block_k": 32, "warps_p": 2, "warps_k": 4}, tiny),
 ]
 
 
@@ -239,3 +265,9 @@ def test_compiles_to_tensor_core_code_without_spills(case: Case) -> None:
     assert ("LDGSTS" in sass) == (case.config.get("load") == "cp_async")
     assert ("UTMALDG" in sass) == (case.config.get("load") == "tma")
     assert ("UCGABAR" in sass) == (int(case.config.get("split_k", 1)) > 1)
+    if case.scheme is tiny:
+        assert gemm_kernel.registers <= tiny.registers(case.config, case.w)
+        assert sass.rindex("LDG") < sass.index("HMMA"), "a load waits for the first mma"
+        split = int(case.config["warps_k"]) > 1
+        assert [bool(re.search(rf"\b{name}\b", sass)) for name in ("STS", "LDS", "BAR")] == [split] * 3
+        assert ("MOVM" in sass) == (case.w.layout != "nt")

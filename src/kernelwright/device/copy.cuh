@@ -18,6 +18,14 @@ __device__ __forceinline__ const T* opaque(const T* pointer) {
     return pointer;
 }
 
+/// Zero in a one-dimensional block, which ptxas 13.0 does not know: `unknown_zero() | x` is x in a register of its own that it computes
+/// once, where a plain copy is made again before every use.
+__device__ __forceinline__ unsigned unknown_zero() {
+    unsigned zero;
+    asm("mov.u32 %0, %%tid.y;" : "=r"(zero));
+    return zero;
+}
+
 // ------------------------------------------------------------------------------------------------------------- cp.async
 
 /// Copies Bytes (16, 8 or 4) from global to shared memory in the background; done once its group is waited for.
@@ -158,6 +166,25 @@ __device__ __forceinline__ uint4 load_global_16(const void* from) {
     return v;
 }
 
+/// 4, 2 or 1 words through L1 when `exists`, else zeros: predicated, without a branch.
+__device__ __forceinline__ void load_global_or_zero(unsigned (&to)[4], const void* from, bool exists) {
+    asm volatile(
+        "{\n.reg .pred p;\nsetp.ne.u32 p, %5, 0;\nmov.u32 %0, 0;\nmov.u32 %1, 0;\nmov.u32 %2, 0;\nmov.u32 %3, 0;\n"
+        "@p ld.global.L2::128B.v4.u32 {%0, %1, %2, %3}, [%4];\n}"
+        : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
+        : "l"(from), "r"(static_cast<unsigned>(exists))
+        : "memory");
+}
+__device__ __forceinline__ void load_global_or_zero(unsigned (&to)[2], const void* from, bool exists) {
+    asm volatile("{\n.reg .pred p;\nsetp.ne.u32 p, %3, 0;\nmov.u32 %0, 0;\nmov.u32 %1, 0;\n@p ld.global.L2::128B.v2.u32 {%0, %1}, [%2];\n}"
+                 : "=r"(to[0]), "=r"(to[1])
+                 : "l"(from), "r"(static_cast<unsigned>(exists))
+                 : "memory");
+}
+__device__ __forceinline__ void load_global_or_zero(unsigned (&to)[1], const void* from, bool exists) {
+    to[0] = load_global_4_or_zero(from, exists);
+}
+
 /// From L2, past L1, which other blocks' writes do not reach.
 __device__ __forceinline__ float4 load_l2_float4(const float* from) {
     float4 v;
@@ -195,10 +222,20 @@ __device__ __forceinline__ void store_global_2(void* to, unsigned v) {
     asm volatile("st.global.u16 [%0], %1;" ::"l"(to), "h"(static_cast<unsigned short>(v)) : "memory");
 }
 
-/// store_global_16 when `valid`, as one predicated instruction without a branch.
-__device__ __forceinline__ void store_global_16_if(void* to, uint4 v, bool valid) {
-    asm volatile("{\n.reg .pred p;\nsetp.ne.u32 p, %5, 0;\n@p st.global.v4.u32 [%0], {%1, %2, %3, %4};\n}" ::"l"(to), "r"(v.x),
-                 "r"(v.y), "r"(v.z), "r"(v.w), "r"(static_cast<unsigned>(valid))
+/// 4, 2 or 1 words when `valid`, as one predicated instruction without a branch.
+__device__ __forceinline__ void store_global_if(void* to, const unsigned (&v)[4], bool valid) {
+    asm volatile("{\n.reg .pred p;\nsetp.ne.u32 p, %5, 0;\n@p st.global.v4.u32 [%0], {%1, %2, %3, %4};\n}" ::"l"(to), "r"(v[0]),
+                 "r"(v[1]), "r"(v[2]), "r"(v[3]), "r"(static_cast<unsigned>(valid))
+                 : "memory");
+}
+__device__ __forceinline__ void store_global_if(void* to, const unsigned (&v)[2], bool valid) {
+    asm volatile("{\n.reg .pred p;\nsetp.ne.u32 p, %3, 0;\n@p st.global.v2.u32 [%0], {%1, %2};\n}" ::"l"(to), "r"(v[0]), "r"(v[1]),
+                 "r"(static_cast<unsigned>(valid))
+                 : "memory");
+}
+__device__ __forceinline__ void store_global_if(void* to, const unsigned (&v)[1], bool valid) {
+    asm volatile("{\n.reg .pred p;\nsetp.ne.u32 p, %2, 0;\n@p st.global.u32 [%0], %1;\n}" ::"l"(to), "r"(v[0]),
+                 "r"(static_cast<unsigned>(valid))
                  : "memory");
 }
 

@@ -140,29 +140,31 @@ struct Epilogue {
         }
     }
 
-    /// Applied to eight neighbours of a row of C, `column` a multiple of 8.
-    __device__ __forceinline__ void row_sums(float (&sums)[8], int row, int column) const {
+    /// Applied to Count (2, 4 or 8) neighbours of a row of C, `column` a multiple of Count.
+    template <int Count>
+    __device__ __forceinline__ void row_sums(float (&sums)[Count], int row, int column) const {
         if constexpr (!identity) {
             const int rows = Config::swap ? Q : P, columns = Config::swap ? P : Q;
-            float b[8] = {}, x[8] = {};
-            if constexpr (steps.bias) eight(b, bias, column, columns, true);
-            if constexpr (adds) eight(x, addend + (long long)row * ld_addend, column, columns, row < rows);
+            float b[Count] = {}, x[Count] = {};
+            if constexpr (steps.bias) neighbours(b, bias, column, columns, true);
+            if constexpr (adds) neighbours(x, addend + (long long)row * ld_addend, column, columns, row < rows);
 #pragma unroll
-            for (int e = 0; e < 8; e++) sums[e] = value(sums[e], b[e], x[e]);
+            for (int e = 0; e < Count; e++) sums[e] = value(sums[e], b[e], x[e]);
         }
     }
 
-    static __device__ __forceinline__ void eight(float (&values)[8], const Element* row, int column, int columns, bool exists) {
-        unsigned words[4];
+    template <int Count>
+    static __device__ __forceinline__ void neighbours(float (&values)[Count], const Element* row, int column, int columns,
+                                                      bool exists) {
+        unsigned words[Count / 2];
         if constexpr (steps.vector == 8) {
-            const uint4 v = exists && column < columns ? load_global_16(row + column) : make_uint4(0, 0, 0, 0);
-            words[0] = v.x, words[1] = v.y, words[2] = v.z, words[3] = v.w;
+            load_global_or_zero(words, row + column, exists && column < columns);
         } else {
 #pragma unroll
-            for (int i = 0; i < 4; i++) words[i] = pair(row, column + i * 2, columns, exists);
+            for (int i = 0; i < Count / 2; i++) words[i] = pair(row, column + i * 2, columns, exists);
         }
 #pragma unroll
-        for (int i = 0; i < 4; i++) unpack2<Element>(words[i], values[i * 2], values[i * 2 + 1]);
+        for (int i = 0; i < Count / 2; i++) unpack2<Element>(words[i], values[i * 2], values[i * 2 + 1]);
     }
 };
 

@@ -22,7 +22,6 @@ from typing import Any, NamedTuple, cast
 import numpy as np
 
 from kernelwright.families import NAMES, Config, DeviceFacts, family
-from kernelwright.families.gemm_sm90.model import DRAM, POWER
 from kernelwright.plan import PlanError, evaluate
 from kernelwright.records import DTYPES, LaunchPlan, Workload
 from kernelwright.runtime.pack import Entry
@@ -39,8 +38,8 @@ STRAY = 0.1
 """What the standard deviation grows by for each doubling beyond the first to the nearest measured Workload. With only the sizes up to 1,024
 known, or from 1,024 on, or 256 to 4,096, the ratio of the two times was off by 0.1 (1 doubling away), 0.13 to 0.2 (2), 0.2 to 0.29 (3) and
 up to 0.37 (4)."""
-LAUNCH = 2.75
-"""Microseconds of an empty product."""
+LAUNCH, DRAM, POWER = 2.75, 3.6e6, 690e6
+"""Of the vendor, roughly: microseconds of an empty product, bytes and FLOP a microsecond."""
 UNROLLED = re.compile(r"K (?:==|<=) (\d+)")
 """What a kernel requires whose steps along K are unrolled: it takes as long for a smaller K."""
 
@@ -85,7 +84,7 @@ class Predictor:
 
     def __init__(self, entries: Sequence[Entry], times: Sequence[tuple[int, str, float]], device: DeviceFacts):
         self._device = device
-        self._kernels = sorted(_kernels(entries), key=lambda k: (k.family, k.entry.candidate))
+        self._kernels = sorted(_kernels(entries, device), key=lambda k: (k.family, k.entry.candidate))
         self.dtypes = {k.entry.workload.dtype for k in self._kernels}
         """For which it has kernels."""
         names = sorted({k.family for k in self._kernels})
@@ -163,11 +162,12 @@ class Predictor:
         return self._families[k.family].illegal(k.config, w, self._device) is None
 
 
-def _kernels(entries: Iterable[Entry]) -> list[_Kernel]:
-    """Each once; those that a Family wrote."""
+def _kernels(entries: Iterable[Entry], device: DeviceFacts) -> list[_Kernel]:
+    """Each once; those that a Family wrote, and that of this version knows the choices of."""
     found: dict[str, _Kernel] = {}
     for e in entries:
-        if e.plan and e.origin and e.origin.kind == "family" and e.origin.name in NAMES:
+        known = e.origin and e.origin.kind == "family" and e.origin.name in NAMES
+        if known and e.plan and e.origin and set(e.origin.config) == set(family(e.origin.name).space(e.workload, device)):
             found.setdefault(e.candidate, _Kernel(e, e.plan, e.origin.name, cast(Config, dict(e.origin.config))))
     return list(found.values())
 

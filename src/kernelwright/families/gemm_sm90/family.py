@@ -53,10 +53,12 @@ class Scheme(Family):
 
     def seeds(self, w: Workload, device: DeviceFacts) -> tuple[Config, ...]:
         """Of the scheme's menu those that its model puts first."""
+        return self._first(w, device, self._legal(w, device), self.scheme.SEEDS, per_tile=2)
+
+    def _first(self, w: Workload, device: DeviceFacts, fits: Callable[[Config], bool], count: int, per_tile: int) -> tuple[Config, ...]:
         configs, columns = _menu(self.scheme, w.layout, device)
         times = self.scheme.microseconds(columns, w, device)
-        legal = self._legal(w, device)
-        return model.first(configs, times, itemgetter(*self.scheme.TILE), legal, count=self.scheme.SEEDS)
+        return model.first(configs, times, itemgetter(*self.scheme.TILE), fits, count=count, per_tile=per_tile)
 
     def _legal(self, w: Workload, device: DeviceFacts) -> Callable[[Config], bool]:
         return lambda config: self.scheme.illegal(config, w, device) is None
@@ -99,6 +101,13 @@ class WholeK(Scheme):
 class Tiny(Scheme):
     name = "gemm_sm90_tiny"
     scheme = tiny
+
+    def seeds(self, w: Workload, device: DeviceFacts) -> tuple[Config, ...]:
+        """The best tiles that store directly, and the best that split K: what either costs beside the other is the model's weak point."""
+        legal = self._legal(w, device)
+        direct = self._first(w, device, lambda c: c["warps_k"] == 1 and legal(c), self.scheme.SEEDS - self.scheme.SPLIT_SEEDS, per_tile=1)
+        split = self._first(w, device, lambda c: c["warps_k"] != 1 and legal(c), self.scheme.SPLIT_SEEDS, per_tile=1)
+        return tuple(sorted((*direct, *split), key=lambda c: self.estimate(c, w, device)))
 
 
 @cache

@@ -36,5 +36,9 @@ def too_many_registers(need: int, most: int, threads: int) -> str | None:
     return f"about {need} registers a thread are needed, {threads} threads leave {most}" if need > most else None
 
 
+def too_many_threads(threads: int) -> str | None:
+    return f"a block has at most 1024 threads, this {threads}" if threads > 1024 else None
+
+
 def too_many_along_y(tiles: int) -> str | None:
     return f"a grid has at most {GRID_Y} tiles along y, this has {tiles}" if tiles > GRID_Y else None

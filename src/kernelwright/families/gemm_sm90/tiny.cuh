@@ -1,9 +1,15 @@
-// C = A B for the tiniest products, both operands K contiguous: mma.sync on fragments that come straight from global memory.
+// C = A B for the tiniest products: mma.sync on fragments that come straight from global memory. Where K is not split over warps
+// (warps_k = 1), a warp loads, multiplies and stores its tile without shared memory and without a barrier; else the sums of the
+// warps that share a tile meet in shared memory, and are added in the order of the warps.
 //
-// No shared memory on the way in, no barrier before the first multiplication. Lane (g, t) = (lane / 4, lane % 4) loads 16 bytes,
-// which are k = 8 t to 8 t + 7 of row g: four registers where m16n8k16 wants pairs (2t, 2t + 1) and (2t + 8, 2t + 9). K is a sum,
-// so its order is free as long as both operands agree: registers 0 and 1 serve as these pairs in one mma, 2 and 3 in the next.
-// Each warp takes its own part of K; the partial sums meet in shared memory and are added in the order of the warps.
+// m16n8k16 wants of lane (g, t) = (lane / 4, lane % 4) the pairs k = 2t, 2t + 1 and 2t + 8, 2t + 9 of row g, and gives it columns
+// 2t, 2t + 1 of C. What they stand for is free, since K is a sum and rows are separate addresses:
+//   K      the h-th pair of lane t in the m-th of the two mma of a step of 32 is k = 8t + 4m + 2h and the next (h, m = 0, 1).
+//          Where K is contiguous, the 16 bytes that a lane loads are its operands of both.
+//   rows   place c of the i-th of Group fragments is row c / 2 * 2 Group + 2i + c % 2. In C a lane then has 2 Group neighbours of
+//          a row, one store of up to 16 bytes. Where rows are contiguous, a lane loads 2 Group neighbours of one k, and movmatrix
+//          turns each register, 8 x 8 elements over the warp, into the fragment of exactly these rows.
+// All loads of a batch are issued before its first mma. They go through L1, where the warps of a block meet that share rows of Q.
 #include "kernelwright/copy.cuh"
 #include "kernelwright/epilogue.cuh"
 #include "kernelwright/layout.cuh"
@@ -20,35 +26,81 @@ struct Config {
     static constexpr bool fp16_accumulate = false;
     static constexpr int block_p = 16, block_q = 16, block_k = 32;
     static constexpr kw::Steps epilogue = {};
-    static constexpr int warps = 2;
-    static constexpr int batches = 1;         // loads of block_k that each warp makes; warps * batches * block_k is at least K
+    static constexpr int warps_p = 1, warps_k = 1;
+    static constexpr int batches = 1;         // loads of block_k that each warp makes; warps_k * batches * block_k is at least K
     static constexpr bool full_tiles = false;  // P, Q and K are multiples: nothing is checked
     static constexpr bool wide_store = true;   // rows of C are whole chunks of 16 bytes
 };
 // config: end
 
 using Element = Config::Element;
-constexpr int threads = Config::warps * 32;
-constexpr int fragments_p = Config::block_p / 16, fragments_q = Config::block_q / 8, fragments = fragments_p * fragments_q;
-constexpr int loads = Config::block_k / 32;  // of 16 bytes, of one row, by a lane in a batch
-static_assert(Config::p_k_contiguous && Config::q_k_contiguous, "fragments are loaded along K");
+constexpr int threads = Config::warps_p * Config::warps_k * 32;
+constexpr int warp_p = Config::block_p / Config::warps_p, steps = Config::block_k / 32;
+constexpr int eighths_p = warp_p / 8, eighths_q = Config::block_q / 8, fragments = eighths_p / 2 * eighths_q;
+constexpr int group_p = Config::p_k_contiguous ? 1 : kw::smaller(4, eighths_p);  // C takes rows in any order
+constexpr int group_q = kw::smaller(4, eighths_q), groups_q = eighths_q / group_q;
 
-/// A lane's rows g, g + 8, g + 16 ... of an operand.
-template <int Rows>
-struct Reader {
-    const Element* source;
-    int ld, rows_left;
+/// An mma waits about 33 cycles for the sums of the one before, and issues in 8: few fragments are summed in several chains.
+constexpr int chains = kw::smaller(steps * 2, fragments <= 8 ? kw::larger(2, 4 / fragments) : 1);
 
-    __device__ __forceinline__ Reader(const Element* matrix, int ld, int first_row, int rows, int first_k) : ld(ld) {
-        const int g = threadIdx.x % 32 / 4;
-        source = matrix + (long long)(first_row + g) * ld + first_k;
-        rows_left = rows - first_row - g;
+__device__ __forceinline__ unsigned lane() { return threads == 32 ? threadIdx.x : threadIdx.x % 32; }
+
+/// The row that place g of the i-th 8 rows stands for: row_of<Group>(g, 0) + row_of<Group>(0, i).
+template <int Group>
+__device__ __forceinline__ constexpr int row_of(unsigned g, int i) {
+    return i / Group * 8 * Group + i % Group * 2 + (Group == 1 ? g : g / 2 * 2 * Group + g % 2);
+}
+
+/// `count` lines further: one multiply-add, of 32 bits to 64.
+template <class T>
+__device__ __forceinline__ T* line(T* from, unsigned ld_bytes, unsigned count) {
+    return reinterpret_cast<T*>(reinterpret_cast<unsigned long long>(from) + (unsigned long long)ld_bytes * count);
+}
+
+// ------------------------------------------------------------------------------------------------------------------- loads
+
+/// A warp's rows of an operand for block_k of K. words[s][i][2m + h]: pair h of the m-th mma of step s, for the i-th 8 rows.
+template <int Rows, bool KContiguous, int Group>
+struct Operand {
+    const Element* source;  // of this lane's first load
+    unsigned ld_bytes;
+    int rows_left, k_left;
+    unsigned words[steps][Rows / 8][4];
+
+    __device__ __forceinline__ Operand(const Element* matrix, int ld, int first_row, int rows, int first_k, int K) {
+        const unsigned g = lane() / 4, t = lane() % 4;
+        const int row = first_row + (KContiguous ? row_of<Group>(g, 0) : t * 2 * Group);
+        const int k = first_k + (KContiguous ? t * 8 : g / 2 * 8 + g % 2);
+        ld_bytes = ld * 2u, rows_left = rows - row, k_left = K - k;
+        source = kw::opaque(line(matrix + (KContiguous ? k : row), ld_bytes, KContiguous ? row : k));
     }
 
-    /// Row g + 8 i, from the lane's first k + `k` on, of which k_left exist.
-    __device__ __forceinline__ uint4 load(int i, int k, int k_left) const {
-        const bool present = Config::full_tiles || (i * 8 < rows_left && k < k_left);
-        return present ? kw::load_global_16(source + (long long)ld * (i * 8) + k) : make_uint4(0, 0, 0, 0);
+    __device__ __forceinline__ bool present(int row, int k) const {
+        return Config::full_tiles || (row < rows_left && k < k_left);
+    }
+    __device__ __forceinline__ void load(int first_k) {
+#pragma unroll
+        for (int s = 0; s < steps; s++) {
+#pragma unroll
+            for (int i = 0; i < Rows / 8 && KContiguous; i++) {
+                const int row = row_of<Group>(0, i), k = first_k + s * 32;
+                kw::load_global_or_zero(words[s][i], line(source, ld_bytes, row) + k, present(row, k));
+            }
+#pragma unroll
+            for (int i = 0; i < Rows / Group / 2 && !KContiguous; i++) {  // the pairs of group i / 4
+                const int row = i / 4 * Group * 8, k = first_k + s * 32 + i % 4 * 2;
+                unsigned found[Group];
+                kw::load_global_or_zero(found, line(source, ld_bytes, k) + row, present(row, k));
+#pragma unroll
+                for (int j = 0; j < Group; j++) words[s][i / 4 * Group + j][i % 4] = found[j];
+            }
+        }
+    }
+
+    /// The words of step s as mma wants them.
+    __device__ __forceinline__ void arrange(int s) {
+#pragma unroll
+        for (int i = 0; i < Rows / 2 && !KContiguous; i++) words[s][i / 4][i % 4] = kw::movmatrix_trans(words[s][i / 4][i % 4]);
     }
 };
 
@@ -64,111 +116,144 @@ __device__ __forceinline__ void multiply_add(unsigned (&d)[2], const unsigned (&
 
 // ------------------------------------------------------------------------------------------------------------------- store
 
-// Partial sums lie in shared memory as rows of C: warp after warp, each `rows` rows of `columns` floats. 4 floats of padding make
-// the 8 rows of a fragment start in different banks.
-constexpr int rows = Config::swap ? Config::block_q : Config::block_p;
-constexpr int columns = Config::swap ? Config::block_p : Config::block_q;
-constexpr int row_bytes = (columns + 4) * 4, tile_bytes = rows * row_bytes;
+struct Output {
+    Element* c;
+    int ld, rows, columns;
+    /// Neighbours of a row, from a multiple of their number on.
+    template <int Count>
+    __device__ __forceinline__ void store(const float (&x)[Count], int m, int n) const {
+        unsigned words[Count / 2];
+#pragma unroll
+        for (int i = 0; i < Count / 2; i++) words[i] = kw::pack2<Element>(x[i * 2], x[i * 2 + 1]);
+        Element* to = line(c + n, ld * 2u, m);
+        if constexpr (Config::wide_store) {
+            kw::store_global_if(to, words, Config::full_tiles || (m < rows && n < columns));
+        } else if (m < rows) {
+#pragma unroll
+            for (int e = 0; e < Count; e++)
+                if (n + e < columns) kw::store_global_2(to + e, words[e / 2] >> e % 2 * 16);
+        }
+    }
+};
 
-__device__ __forceinline__ void put(const float (&sums)[fragments][4], unsigned tile) {
-    const int g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
+/// A lane's sums as pieces of rows of C, each `neighbours` columns from column_of_piece on.
+constexpr int neighbours = 2 * group_q, pieces = eighths_p * groups_q;
+using Pieces = float[pieces][neighbours];
+__device__ __forceinline__ int row_of_piece(int i) { return row_of<group_p>(lane() / 4, 0) + row_of<group_p>(0, i / groups_q); }
+__device__ __forceinline__ int column_of_piece(int i) { return (i % groups_q * 4 + lane() % 4) * neighbours; }
+
+__device__ __forceinline__ void gather(Pieces& x, const float (&sums)[chains][fragments][4]) {
 #pragma unroll
-    for (int i = 0; i < fragments; i++) {
+    for (int i = 0; i < pieces; i++) {
+        const int eighth = i / groups_q, first = eighth / 2 * eighths_q + i % groups_q * group_q;
 #pragma unroll
-        for (int e = 0; e < 4; e++) {
-            const int p = i / fragments_q * 16 + e / 2 * 8 + g, q = i % fragments_q * 8 + t * 2 + e % 2;
-            const int row = Config::swap ? q : p, column = Config::swap ? p : q;
-            kw::store_shared_4(tile + row * row_bytes + column * 4, __float_as_uint(sums[i][e]));
+        for (int e = 0; e < neighbours; e++) {
+            x[i][e] = sums[0][first + e / 2][eighth % 2 * 2 + e % 2];
+#pragma unroll
+            for (int chain = 1; chain < chains; chain++) x[i][e] += sums[chain][first + e / 2][eighth % 2 * 2 + e % 2];
         }
     }
 }
 
-/// Sum over the warps of four neighbours.
-__device__ __forceinline__ float4 total(unsigned from) {
-    float4 sum = kw::load_shared_float4(from);
+/// Straight from the registers: first all that the epilogue loads, then all stores.
+__device__ __forceinline__ void store_pieces(Pieces& x, const kw::Epilogue<Config>& epilogue, const Output& out, int m, int n) {
 #pragma unroll
-    for (int w = 1; w < Config::warps; w++) {
-        float4 part = kw::load_shared_float4(from + w * tile_bytes);
-        sum.x += part.x, sum.y += part.y, sum.z += part.z, sum.w += part.w;
-    }
-    return sum;
+    for (int i = 0; i < pieces; i++) epilogue.row_sums(x[i], m + row_of_piece(i), n + column_of_piece(i));
+#pragma unroll
+    for (int i = 0; i < pieces; i++) out.store(x[i], m + row_of_piece(i), n + column_of_piece(i));
 }
 
-__device__ __forceinline__ void store(unsigned tile, const kw::Epilogue<Config>& epilogue, Element* c, int ld_c, int first_row,
-                                      int first_column, int M, int N) {
-    constexpr int chunks = columns / 8;
+/// Shared memory, where K is split: part after part, block_p rows of block_q floats each. The padding of 4 floats sets
+/// neighbouring rows into different banks.
+constexpr int row_bytes = (Config::block_q + 4) * 4, tile_bytes = Config::block_p * row_bytes;
+__device__ __forceinline__ void put(const Pieces& x, unsigned tile, int first_row) {
 #pragma unroll
-    for (int i = 0; i < kw::ceil_div(rows * chunks, threads); i++) {
-        const unsigned index = i * threads + threadIdx.x;
-        const int row = index / chunks, column = index % chunks * 8;
-        if (rows * chunks % threads != 0 && index >= rows * chunks) break;
-        const unsigned from = tile + row * row_bytes + column * 4;
-        const float4 low = total(from), high = total(from + 16);
-        const int m = first_row + row, n = first_column + column;
-        float x[8] = {low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w};
-        epilogue.row_sums(x, m, n);
-        const uint4 packed = make_uint4(kw::pack2<Element>(x[0], x[1]), kw::pack2<Element>(x[2], x[3]),
-                                        kw::pack2<Element>(x[4], x[5]), kw::pack2<Element>(x[6], x[7]));
-        Element* to = c + (long long)m * ld_c + n;
-        if constexpr (Config::full_tiles && Config::wide_store) {
-            kw::store_global_16(to, packed);
-        } else if constexpr (Config::wide_store) {
-            kw::store_global_16_if(to, packed, m < M && n < N);
-        } else if (m < M) {
-            const unsigned words[4] = {packed.x, packed.y, packed.z, packed.w};
+    for (int i = 0; i < pieces; i++) {
+        const unsigned to = tile + (first_row + row_of_piece(i)) * row_bytes + column_of_piece(i) * 4;
 #pragma unroll
-            for (int e = 0; e < 8; e++)
-                if (n + e < N) kw::store_global_2(to + e, words[e / 2] >> e % 2 * 16);
+        for (int e = 0; e < neighbours; e++) kw::store_shared_4(to + e * 4, __float_as_uint(x[i][e]));  // ptxas joins them
+    }
+}
+
+/// Adds the parts, `width` neighbours a thread, and stores them.
+__device__ __forceinline__ void store_totals(unsigned tiles, const kw::Epilogue<Config>& epilogue, const Output& out, int m,
+                                             int n) {
+    constexpr int tile = Config::block_p * Config::block_q, width = tile / threads < 8 ? 4 : 8;
+#pragma unroll
+    for (int first = 0; first < tile; first += threads * width) {
+        const unsigned index = first + threadIdx.x * width, row = index / Config::block_q, column = index % Config::block_q;
+        if (first + threads * width > tile && index >= tile) break;
+        float x[width];
+#pragma unroll
+        for (int part = 0; part < Config::warps_k; part++) {
+#pragma unroll
+            for (int e = 0; e < width; e += 4) {
+                const float4 sums = kw::load_shared_float4(tiles + part * tile_bytes + row * row_bytes + (column + e) * 4);
+                x[e] = part == 0 ? sums.x : x[e] + sums.x, x[e + 1] = part == 0 ? sums.y : x[e + 1] + sums.y;
+                x[e + 2] = part == 0 ? sums.z : x[e + 2] + sums.z, x[e + 3] = part == 0 ? sums.w : x[e + 3] + sums.w;
+            }
         }
+        epilogue.row_sums(x, m + row, n + column);
+        out.store(x, m + row, n + column);
     }
 }
 
 // ------------------------------------------------------------------------------------------------------------------ kernel
 
-/// Grid: (tiles along P, tiles along Q). Dynamic shared memory: warps * tile_bytes. Chunks of 8 along K are whole.
-extern "C" __global__ void __launch_bounds__(threads)
+/// Grid: (tiles along P, tiles along Q). Dynamic shared memory: warps_k * tile_bytes, or none. Chunks of 8 along whatever is
+/// contiguous are whole. One block is enough for a multiprocessor: ptxas 13.0 would save registers for more, and spill, or put
+/// loads off until the first mma are done.
+extern "C" __global__ void __launch_bounds__(threads, 1)
     gemm(const Element* p, const Element* q, Element* c, int P, int Q, int K, int ld_p, int ld_q, int ld_c,
          const Element* bias, const Element* addend, int ld_addend, float alpha, float beta) {
-    extern __shared__ __align__(128) unsigned char dynamic_smem[];
-    const int first_p = blockIdx.x * Config::block_p, first_q = blockIdx.y * Config::block_q;
-    const int warp = threadIdx.x / 32;
-    const int first_k = warp * (Config::batches * Config::block_k) + threadIdx.x % 4 * 8;
-    const Reader<Config::block_p> reader_p(p, ld_p, first_p, P, first_k);
-    const Reader<Config::block_q> reader_q(q, ld_q, first_q, Q, first_k);
+    const int warp = threads == 32 ? 0 : threadIdx.x / 32, warp_k = warp / Config::warps_p;
+    const int row_in_block = warp % Config::warps_p * warp_p, first_p = blockIdx.x * Config::block_p + row_in_block;
+    const int first_q = blockIdx.y * Config::block_q, first_k = warp_k * (Config::batches * Config::block_k);
+    Operand<warp_p, Config::p_k_contiguous, group_p> left(p, ld_p, first_p, P, first_k, K);
+    Operand<Config::block_q, Config::q_k_contiguous, group_q> right(q, ld_q, first_q, Q, first_k, K);
     kw::launch_dependents();
     kw::grid_dependency_wait();
 
-    RunningSums<4, Config::fp16_accumulate>::Array running[fragments] = {};
+    RunningSums<4, Config::fp16_accumulate>::Array running[chains][fragments] = {};
+    // An mma wants its registers of P side by side, as those of two rows are not. ptxas 13.0 moves them anew for each mma (64
+    // times, not 16, for 16 x 32 x 64) and orders the mma by that; the result of an operation it keeps.
+    const unsigned zero = Config::p_k_contiguous ? kw::unknown_zero() : 0;
 #pragma unroll 1
     for (int batch = 0; batch < Config::batches; batch++) {
-        const int k = batch * Config::block_k;
-        uint4 part_p[loads][fragments_p * 2], part_q[loads][fragments_q];
+        left.load(batch * Config::block_k);
+        right.load(batch * Config::block_k);
 #pragma unroll
-        for (int s = 0; s < loads; s++) {
+        for (int s = 0; s < steps; s++) {
+            left.arrange(s), right.arrange(s);
 #pragma unroll
-            for (int i = 0; i < fragments_p * 2; i++) part_p[s][i] = reader_p.load(i, k + s * 32, K - first_k);
+            for (int m = 0; m < 2; m++) {
 #pragma unroll
-            for (int j = 0; j < fragments_q; j++) part_q[s][j] = reader_q.load(j, k + s * 32, K - first_k);
-        }
+                for (int i = 0; i < eighths_p / 2; i++) {
+                    const auto &top = left.words[s][i * 2], &bottom = left.words[s][i * 2 + 1];
+                    const unsigned a[4] = {zero | top[2 * m], zero | bottom[2 * m],  //
+                                           zero | top[2 * m + 1], zero | bottom[2 * m + 1]};
 #pragma unroll
-        for (int s = 0; s < loads; s++) {
-#pragma unroll
-            for (int i = 0; i < fragments; i++) {
-                const uint4 &top = part_p[s][i / fragments_q * 2], &bottom = part_p[s][i / fragments_q * 2 + 1];
-                const uint4& right = part_q[s][i % fragments_q];
-                multiply_add(running[i], {top.x, bottom.x, top.y, bottom.y}, {right.x, right.y});
-                multiply_add(running[i], {top.z, bottom.z, top.w, bottom.w}, {right.z, right.w});
+                    for (int j = 0; j < eighths_q; j++) {
+                        const auto& columns = right.words[s][j];
+                        multiply_add(running[(s * 2 + m) % chains][i * eighths_q + j], a, {columns[2 * m], columns[2 * m + 1]});
+                    }
+                }
             }
         }
     }
 
-    float room[fragments][4];
-    const unsigned smem = kw::shared_address(dynamic_smem);
-    put(as_floats(running, room), smem + warp * tile_bytes);
-    __syncthreads();
+    float room[chains][fragments][4];
+    Pieces x;
+    gather(x, as_floats(running, room));
     const kw::Epilogue<Config> epilogue = {bias, addend, ld_addend, alpha, beta, P, Q};
-    if constexpr (Config::swap)
-        store(smem, epilogue, c, ld_c, first_q, first_p, Q, P);
-    else
-        store(smem, epilogue, c, ld_c, first_p, first_q, P, Q);
+    const Output out = {c, ld_c, P, Q};
+    if constexpr (Config::warps_k > 1) {
+        extern __shared__ __align__(128) unsigned char dynamic_smem[];
+        const unsigned smem = kw::shared_address(dynamic_smem);
+        put(x, smem + warp_k * tile_bytes, row_in_block);
+        __syncthreads();
+        store_totals(smem, epilogue, out, first_p - row_in_block, first_q);
+    } else {
+        store_pieces(x, epilogue, out, first_p, first_q);
+    }
 }

@@ -14,56 +14,68 @@ from kernelwright.plan import cdiv
 from kernelwright.records import Launch, LaunchPlan, ScalarArg, TensorArg, Workload
 
 SPACE: Space = {
-    "swap": (False, True),
     "block_p": (16, 32, 64),
     "block_q": (8, 16, 32, 64),
-    "block_k": (32, 64, 128),
-    "warps": (1, 2, 4, 8, 16),
+    "block_k": (32, 64, 128, 256),
+    "warps_p": (1, 2, 4),
+    "warps_k": (1, 2, 4, 8, 16),
 }
-
-SIZES = ("block_p", "block_q", "block_k", "warps")
+"""A block's tile, in rows for warps_p warps and in K for warps_k; each warp loads block_k at a time."""
 
 OTHER_REGISTERS = 40
-"""What addresses and loop state take beside sums and fragments."""
+"""What addresses and loop state take beside sums and loads, at most (ptxas 13.0, 400 configs)."""
+KEPT_REGISTERS = 16
+"""More of it where it lives from batch to batch."""
 
 
 def batches(c: Config, w: Workload) -> int:
     """Loads of block_k that each warp makes one after the other."""
-    return cdiv(w.axes["K"], int(c["block_k"]) * int(c["warps"]))
+    return cdiv(w.axes["K"], int(c["block_k"]) * int(c["warps_k"]))
 
 
-def registers(c: Config) -> int:
-    block_p, block_q, block_k, _ = ints(c, *SIZES)
-    return block_p * block_q // 32 + block_k // 32 * (block_p + block_q) // 2 + OTHER_REGISTERS
+def threads(c: Config) -> int:
+    return 32 * int(c["warps_p"]) * int(c["warps_k"])
+
+
+def registers(c: Config, w: Workload) -> int:
+    """Where there is one batch, its loads are gone before the second chain of sums begins."""
+    block_p, block_q, block_k, warps_p, _ = ints(c, *SPACE)
+    rows, steps, several = block_p // warps_p, block_k // 32, batches(c, w) > 1
+    fragments = rows // 16 * (block_q // 8)
+    chains = min(2 * steps, max(2, 4 // fragments)) if several and fragments <= 8 else 1
+    other = OTHER_REGISTERS + (KEPT_REGISTERS if several else 0)
+    return 4 * fragments * chains + steps * (rows + block_q) // 2 + other
 
 
 def illegal(c: Config, w: Workload, device: DeviceFacts) -> str | None:
     p, q = sides.sides(c, w)
-    _, block_q, block_k, warps = ints(c, *SIZES)
-    if not (p.k_contiguous and q.k_contiguous):
-        return "fragments come straight from global memory only where both operands are contiguous along K (layout nt)"
-    if w.axes["K"] % 8:
-        return f"K = {w.axes['K']} cuts loads of 8 elements"
-    if warps > 1 and (warps - 1) * batches(c, w) * block_k >= w.axes["K"]:
-        return f"K = {w.axes['K']} leaves some of {warps} warps nothing to do"
+    block_p, block_q, block_k, warps_p, warps_k = ints(c, *SPACE)
+    k = w.axes["K"]
+    if block_p < 16 * warps_p:
+        return f"{block_p} rows are less than 16 for each of {warps_p} warps"
+    if (p.k_contiguous or q.k_contiguous) and k % 8:
+        return f"K = {k} cuts loads of 8 elements"
+    if block_k > 32 and block_k // 2 * warps_k >= k:
+        return f"half of block_k = {block_k} does for K = {k} on {warps_k} warps"
+    if (warps_k - 1) * batches(c, w) * block_k >= k:
+        return f"K = {k} leaves some of {warps_k} warps nothing to do"
     return (
-        limits.too_many_registers(registers(c), min(255, 65536 // (32 * warps)), 32 * warps)
-        or limits.too_many_along_y(cdiv(w.axes[q.extent], block_q))
+        limits.too_many_threads(threads(c))
+        or limits.too_many_registers(registers(c, w), min(255, 65536 // threads(c)), threads(c))
+        or limits.too_many_along_y(cdiv(w.axes["N"], block_q))
         or limits.too_much_smem(smem_bytes(c, w), device)
     )
 
 
 def smem_bytes(c: Config, w: Workload) -> int:
-    """Each warp's partial sums, as rows of C with 16 bytes of padding."""
-    block_p, block_q, _, warps = ints(c, *SIZES)
-    rows, columns = (block_q, block_p) if c["swap"] else (block_p, block_q)
-    return warps * rows * (columns + 4) * 4
+    """Partial sums of each part of K, as rows of C with 16 bytes of padding."""
+    block_p, block_q, _, _, warps_k = ints(c, *SPACE)
+    return warps_k * block_p * (block_q + 4) * 4 if warps_k > 1 else 0
 
 
 def _full_tiles(c: Config, w: Workload) -> bool:
-    p, q = sides.sides(c, w)
-    block_p, block_q, block_k, warps = ints(c, *SIZES)
-    return not (w.axes[p.extent] % block_p or w.axes[q.extent] % block_q) and w.axes["K"] == batches(c, w) * block_k * warps
+    block_p, block_q, block_k, _, warps_k = ints(c, *SPACE)
+    return not (w.axes["M"] % block_p or w.axes["N"] % block_q) and w.axes["K"] == batches(c, w) * block_k * warps_k
 
 
 def _wide_store(w: Workload) -> bool:
@@ -73,41 +85,45 @@ def _wide_store(w: Workload) -> bool:
 def struct(c: Config, w: Workload, device: DeviceFacts) -> list[str]:
     return [
         *sides.struct(c, w),
-        f"static constexpr int warps = {c['warps']}, batches = {batches(c, w)};",
+        f"static constexpr int warps_p = {c['warps_p']}, warps_k = {c['warps_k']}, batches = {batches(c, w)};",
         f"static constexpr bool full_tiles = {'true' if _full_tiles(c, w) else 'false'};",
         f"static constexpr bool wide_store = {'true' if _wide_store(w) else 'false'};",
     ]
 
 
 def plan(c: Config, w: Workload) -> LaunchPlan:
-    p, q = sides.sides(c, w)
-    block_p, block_q, block_k, warps = ints(c, *SIZES)
-    capacity = batches(c, w) * block_k * warps
-    requires = [*sides.requires(), *epilogue.requires(w), "K % 8 == 0"]
+    block_p, block_q, block_k, _, warps_k = ints(c, *SPACE)
+    capacity = batches(c, w) * block_k * warps_k
+    requires = [*sides.requires(), *epilogue.requires(w)]
+    contiguous = {side.extent if not side.k_contiguous else "K" for side in sides.sides(c, w)}
+    requires += [f"{axis} % 8 == 0" for axis in sorted(contiguous)]  # loads are whole or absent
     if _full_tiles(c, w):
-        requires += [f"{p.extent} % {block_p} == 0", f"{q.extent} % {block_q} == 0", f"K == {capacity}"]
+        requires += [f"M % {block_p} == 0", f"N % {block_q} == 0", f"K == {capacity}"]
     else:
         requires.append(f"K <= {capacity}")
     if _wide_store(w):
         requires += ["N % 8 == 0", "ld_c % 8 == 0", "align_c % 16 == 0"]
-    tensors = (TensorArg(name=p.tensor), TensorArg(name=q.tensor), TensorArg(name="c"))
-    scalars = (p.extent, q.extent, "K", f"ld_{p.tensor}", f"ld_{q.tensor}", "ld_c")
+    scalars = ("M", "N", "K", "ld_a", "ld_b", "ld_c")
     launch = Launch(
         kernel="gemm",
-        args=(*tensors, *(ScalarArg(ctype="i32", value=name) for name in scalars), *epilogue.args(w)),
-        grid=(f"cdiv({p.extent}, {block_p})", f"cdiv({q.extent}, {block_q})", 1),
-        block=(32 * warps, 1, 1),
+        args=(
+            *(TensorArg(name=name) for name in "abc"),
+            *(ScalarArg(ctype="i32", value=name) for name in scalars),
+            *epilogue.args(w),
+        ),
+        grid=(f"cdiv(M, {block_p})", f"cdiv(N, {block_q})", 1),
+        block=(threads(c), 1, 1),
         smem=smem_bytes(c, w),
         pdl=True,
     )
-    return LaunchPlan(launches=(launch,), requires=tuple(requires))
+    return LaunchPlan(launches=(launch,), requires=tuple(dict.fromkeys(requires)))
 
 
-SEEDS, TILE = 8, ("block_p", "block_q")
+SEEDS, SPLIT_SEEDS, TILE = 8, 3, ("block_p", "block_q")
 
 
 def microseconds(c: model.Columns, w: Workload | sides.Products, device: DeviceFacts) -> np.ndarray:
-    return model.tiny(c, sides.batch(c, c["block_q"], w), w.axes["K"], device)
+    return model.tiny(c, w.axes["M"], w.axes["N"], w.axes["K"], device)
 
 
 def menu(large: Workload, device: DeviceFacts) -> list[Config]:

@@ -8,6 +8,7 @@ inline unsigned shared_address(const void* p) {
 }
 template <class T>
 const T* opaque(const T* pointer) { return pointer; }
+inline unsigned unknown_zero() { return 0; }
 
 template <int Bytes>
 void cp_async_partial(unsigned to, const void* from, int valid) {
@@ -64,11 +65,17 @@ inline unsigned short load_global_2(const void* from) { return load_global<unsig
 inline unsigned load_global_2_or_zero(const void* from, bool exists) { return exists ? load_global<unsigned short>(from) : 0; }
 inline unsigned load_global_4_or_zero(const void* from, bool exists) { return exists ? load_global<unsigned>(from) : 0; }
 inline uint4 load_global_16(const void* from) { return load_global<uint4>(from); }
+template <int Words>
+void load_global_or_zero(unsigned (&to)[Words], const void* from, bool exists) {
+    memset(to, 0, sizeof to);
+    if (exists && emulator::global_ok(from, sizeof to)) memcpy(to, from, sizeof to);
+}
 inline float4 load_l2_float4(const float* from) { return load_global<float4>(from); }
 inline float load_l2_float(const float* from) { return load_global<float>(from); }
 inline void store_global_16(void* to, uint4 v) { store_global(to, v); }
-inline void store_global_16_if(void* to, uint4 v, bool valid) {
-    if (valid) store_global(to, v);
+template <int Words>
+void store_global_if(void* to, const unsigned (&v)[Words], bool valid) {
+    if (valid && emulator::global_ok(to, sizeof v)) memcpy(to, v, sizeof v);
 }
 inline void store_global_4(void* to, unsigned v) { store_global(to, v); }
 inline void store_global_2(void* to, unsigned v) { store_global(to, static_cast<unsigned short>(v)); }
