@@ -8,11 +8,12 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import ClassVar
-
-import numpy as np
+from typing import TYPE_CHECKING, ClassVar
 
 from kernelwright.records import Candidate, Origin, Workload
+
+if TYPE_CHECKING:
+    import numpy as np
 
 Value = int | str | bool
 Config = dict[str, Value]
@@ -20,9 +21,9 @@ Space = dict[str, tuple[Value, ...]]
 """Name of each choice to its values, in an order that makes neighbours similar (ascending tile sizes, say)."""
 
 
-Axes = Mapping[str, np.ndarray]
+Axes = Mapping[str, "np.ndarray"]
 """Sizes of many Workloads, or of many for each config: arrays that broadcast against a row of configs."""
-Estimator = Callable[[Axes], np.ndarray]
+Estimator = Callable[[Axes], "np.ndarray"]
 """To microseconds, a row for each Workload and a column for each config; NaN where there is no model."""
 
 
@@ -74,6 +75,7 @@ class Family(ABC):
 
     def estimator(self, configs: Sequence[Config], like: Workload, device: DeviceFacts) -> Estimator:
         """`estimate` of the same configs again and again, for Workloads that differ from `like` in their axes."""
+        import numpy as np  # what only searches does without it
 
         def microseconds(axes: Axes) -> np.ndarray:
             sizes = np.broadcast_arrays(*axes.values(), np.empty((1, len(configs))))[:-1]
