@@ -8,8 +8,8 @@ evidence, and a kernel of ours is chosen only if it stays ahead of the vendor by
 
 Nothing is fitted ahead of time: the Pack ships what was measured (`times.json`, the entries' rivals), from which this takes 60 ms to make;
 a Pack with fitted corrections would be wrong as soon as a model changes. The constants below were tuned on held-out halves of two suites of
-1,000 products on an H200. There, on other halves, its choices take 2.1 % more than the best of everything measured (the nearest Workload's
-kernel: 5.3 %), and 0.9 % of them are slower than auto-tuned cuBLASLt by more than 2 % (18.7 %); docs/dispatch.md. A decision takes 0.7 ms.
+1,000 products on an H200. There, on other halves, its choices take 1.9 % more than the best of everything measured (the nearest Workload's
+kernel: 5.3 %), and 0.2 % of them are slower than auto-tuned cuBLASLt by more than 2 % (18.7 %); docs/dispatch.md. A decision takes 0.8 ms.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ FAMILY_REACH = 1.0
 FAMILY_WEIGHT = 0.1
 """What the Family's mean counts, in Workloads measured on the spot."""
 SPREAD = 0.14
-"""Standard deviation of log(time / estimate) without any evidence near by; it falls as 1 / sqrt(1 + evidence / FAMILY_WEIGHT). Two thirds
-of the held-out times are within it."""
+"""Standard deviation of log(time / estimate) without any evidence near by; it falls as 1 / sqrt(1 + evidence / FAMILY_WEIGHT). Three
+quarters of the held-out times are within it: some to spare for sizes that are not in any suite."""
 STRAY = 0.1
 """What the standard deviation grows by for each doubling beyond the first to the nearest measured Workload. With only the sizes up to 1,024
 known, or from 1,024 on, or 256 to 4,096, the ratio of the two times was off by 0.1 (1 doubling away), 0.13 to 0.2 (2), 0.2 to 0.29 (3) and
@@ -89,11 +89,12 @@ class Predictor:
         """For which it has kernels."""
         names = sorted({k.family for k in self._kernels})
         self._families = {name: family(name) for name in names}
-        self._family = np.array([names.index(k.family) for k in self._kernels], int)
         # one config may be several kernels (other tails, fp16 and bf16): what one of them showed counts for all
-        configs: dict[object, int] = {}
+        configs: dict[tuple, int] = {}
         keys = [(k.family, *sorted(k.config.items())) for k in self._kernels]
         self._config = np.array([configs.setdefault(key, len(configs)) for key in keys], int)
+        self._family = np.array([names.index(key[0]) for key in configs], int)
+        """Of each config."""
         groups = [[k for k in self._kernels if k.family == name] for name in names]
         self._estimators = [
             (one.estimator([k.config for k in group], group[0].entry.workload, device), np.array([[_unrolled(k.plan) for k in group]]))
@@ -107,7 +108,11 @@ class Predictor:
         at, kernel = (np.array([row[i] for row in known], int) for i in (0, 1))
         off = np.log(np.array([us for *_, us in known]) / self._estimate(axes)[at, kernel])
         usable = np.isfinite(off)  # not of Families without a model
-        self._at, self._kernel, self._off = at[usable], kernel[usable], off[usable]
+        self._seen, self._off = np.zeros((2, len(entries), len(configs)))
+        """How often a config was measured on a Workload; the sum of log(measured / estimate)."""
+        np.add.at(self._seen, (at[usable], self._config[kernel[usable]]), 1)
+        np.add.at(self._off, (at[usable], self._config[kernel[usable]]), off[usable])
+        self._family_seen, self._family_off = (m @ np.eye(len(names))[self._family] for m in (self._seen, self._off))
         self._vendor_at = np.array([i for i, e in enumerate(entries) if e.vendor_us], int)
         self._vendor_off = np.log(np.array([e.vendor_us for e in entries if e.vendor_us]) / _roofline(axes)[self._vendor_at, 0])
 
@@ -128,12 +133,12 @@ class Predictor:
         stray = STRAY * max(0.0, float(np.sqrt(squared[self._vendor_at].min())) - 1)
         vendor_spread = np.hypot(_spread(near[self._vendor_at].sum()), stray)
 
-        wide, families = _gaussian(squared - squared.min(), FAMILY_REACH)[self._at], self._family[self._kernel]
-        family_off = _sums(families, wide * self._off, self._family) / np.maximum(_sums(families, wide, self._family), 1e-300)
-        near, configs = near[self._at], self._config[self._kernel]
-        evidence = _sums(configs, near, self._config)
-        off = (_sums(configs, near * self._off, self._config) + FAMILY_WEIGHT * family_off) / (evidence + FAMILY_WEIGHT)
-        own, spread = np.log(self._estimate(axes)[0]) + off, np.hypot(_spread(evidence), vendor_spread)
+        wide = _gaussian(squared - squared.min(), FAMILY_REACH)
+        family_off = wide @ self._family_off / np.maximum(wide @ self._family_seen, 1e-300)
+        evidence = near @ self._seen
+        off = (near @ self._off + FAMILY_WEIGHT * family_off[self._family]) / (evidence + FAMILY_WEIGHT)
+        own = np.log(self._estimate(axes)[0]) + off[self._config]
+        spread = np.hypot(_spread(evidence), vendor_spread)[self._config]
 
         holds: dict[str, bool] = {}
         for i in np.argsort(own + spread, kind="stable"):
@@ -193,11 +198,6 @@ def _roofline(axes: Mapping[str, np.ndarray]) -> np.ndarray:
 
 def _gaussian(squared: np.ndarray, reach: float) -> np.ndarray:
     return np.exp(squared * (-0.5 / reach**2))
-
-
-def _sums(groups: np.ndarray, values: np.ndarray, of: np.ndarray) -> np.ndarray:
-    """For each of `of`, the sum of the values in its group."""
-    return np.bincount(groups, values, of.max(initial=0) + 1)[of]
 
 
 def _spread(evidence: Any) -> Any:

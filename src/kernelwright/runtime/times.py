@@ -1,7 +1,7 @@
 """What was measured of a Pack's kernels: their time on every Workload on which they were tried, not only where they serve.
 
 A predictor needs it: with the entries' evidence alone it knows each kernel where it wins, and expects it to win elsewhere (on held-out
-halves of two suites of 1,000 products it lost to the vendor three times as often, docs/dispatch.md).
+halves of two suites of 1,000 products it lost to the vendor up to four times as often, docs/dispatch.md).
 """
 
 from __future__ import annotations
