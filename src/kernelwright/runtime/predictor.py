@@ -36,8 +36,8 @@ SPREAD = 0.14
 quarters of the held-out times are within it: some to spare for sizes that are not in any suite."""
 STRAY = 0.1
 """What the standard deviation grows by for each doubling beyond the first to the nearest measured Workload. With only the sizes up to 1,024
-known, or from 1,024 on, or 256 to 4,096, the ratio of the two times was off by 0.1 (1 doubling away), 0.13 to 0.2 (2), 0.2 to 0.29 (3) and
-up to 0.37 (4)."""
+known, or from 1,024 on, or 256 to 4,096, the ratio of the two times was off by up to 0.09 (1 doubling away), 0.19 (2), 0.23 (3), 0.33 (4).
+"""
 LAUNCH, DRAM, POWER = 2.75, 3.6e6, 690e6
 """Of the vendor, roughly: microseconds of an empty product, bytes and FLOP a microsecond."""
 UNROLLED = re.compile(r"K (?:==|<=) (\d+)")
