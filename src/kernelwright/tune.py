@@ -118,6 +118,8 @@ class Tuned:
     """All confirming Trials, rivals' included."""
     selected: tuple[Trial, ...]
     """Those of the chosen kernels and of the rivals, for the Pack."""
+    screens: tuple[Trial, ...]
+    """Of all candidates: what the chosen ones showed on the other Workloads is for the Pack too."""
     kernels: tuple[str, ...]
     """Ids of the chosen Candidates, the most useful first."""
     loss: float
@@ -383,6 +385,7 @@ class Suite:
         return Tuned(
             trials=tuple(confirms),
             selected=tuple(t for t in confirms if t.candidate.kind == "rival" or t.candidate.id in (serving.get(t.workload),)),
+            screens=tuple(t for w in self.workloads for t in self.measured.screens[w]),
             kernels=tuple(kernels),
             loss=geomean(losses) - 1 if losses else 0.0,
             worst_loss=max(losses, default=1.0) - 1,

@@ -121,6 +121,8 @@ def test_the_main_job_end_to_end(tmp_path):
 
     saved = kernelwright("pack", "save", str(tmp_path / "p"), "gemm:16x16x16:fp32", "--target", "fake", home=tmp_path)
     assert saved.returncode == 0, saved.stderr
+    timed = kernelwright("pack", "times", str(tmp_path / "p"), "--json", home=tmp_path)
+    assert timed.returncode == 0 and json.loads(timed.stdout) == {"kernels": 1, "measured": 1, "workloads": 1}, timed.stderr
     verified = kernelwright("pack", "verify", str(tmp_path / "p"), "--random", "3", "--json", home=tmp_path)
     assert verified.returncode == 0, verified.stderr
     told = json.loads(verified.stdout)

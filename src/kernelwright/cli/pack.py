@@ -39,17 +39,15 @@ def save(
     from kernelwright.targets import target as target_of
 
     name = target_of(target).name
+    workloads = workloads_of(what, layouts=layout or ())
     with open_archive() as archive:
         trials = [
-            t
-            for w in workloads_of(what, layouts=layout or ())
-            for t in archive.trials(workload=w, stage="confirm")
-            if t.environment.target == name and t.verdict.ok
+            t for w in workloads for t in archive.trials(workload=w, stage="confirm") if t.environment.target == name and t.verdict.ok
         ]
-    if not trials:
-        console(json_output).print(f"nothing confirmed for {what} on {name} yet; run: kernelwright tune {what} --target {name}")
-        raise typer.Exit(BAD_REQUEST)
-    pack.save(path, trials)
+        if not trials:
+            console(json_output).print(f"nothing confirmed for {what} on {name} yet; run: kernelwright tune {what} --target {name}")
+            raise typer.Exit(BAD_REQUEST)
+        pack.save(path, trials, (t for w in workloads for t in archive.trials(workload=w, stage="screen")))
     _print(path, json_output)
 
 
@@ -57,6 +55,24 @@ def save(
 def info(path: Annotated[Path, typer.Argument(help="A pack's folder.")], json_output: Json = False) -> None:
     """Check every file of a pack against its checksum, and list what it holds."""
     _print(path, json_output)
+
+
+@app.command(epilog="Example: kernelwright pack times my-pack")
+def times(path: Annotated[Path, typer.Argument(help="A pack's folder, made on this kind of device.")], json_output: Json = False) -> None:
+    """Take down anew what the archive measured of a pack's kernels, which predicts their times on other shapes."""
+    from kernelwright.runtime import pack
+
+    loaded = pack.load(path)
+    kernels = loaded.kernels()
+    with open_archive() as archive:
+        # rivals' Trials are left out: the kernels' own hold the times of all rivals beside them
+        trials = [t for e in loaded.entries for t in archive.trials(workload=e.workload) if t.candidate.id in kernels]
+    seen = pack.add_times(path, trials).times()
+    said = {"kernels": len(seen.kernels), "measured": sum(map(len, seen.kernels.values())), "workloads": len(loaded.entries)}
+    if json_output:
+        emit(said)
+    else:
+        console(False).print(f"{said['measured']} times of {said['kernels']} kernels on {said['workloads']} workloads", markup=False)
 
 
 @app.command(epilog="Example: kernelwright pack verify kernelwright-out/pack-hgemm-1000")

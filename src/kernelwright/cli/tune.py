@@ -91,7 +91,7 @@ def register(app: typer.Typer) -> None:
         saved = report = None
         if any(t.verdict.ok for t in done.selected):
             saved = folder / f"pack-{name}"
-            pack.save(saved, done.selected)
+            pack.save(saved, done.selected, done.screens)
         if done.trials:
             report = html.write(
                 folder / f"tune-{name}.html", done.trials, title=f"tune {suite}", command=command_line(), target_peaks=done.peaks

@@ -6,15 +6,25 @@ A Family writes Candidates and judges which configs are legal. It never compiles
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from kernelwright.records import Candidate, Origin, Workload
+
+if TYPE_CHECKING:
+    import numpy as np
 
 Value = int | str | bool
 Config = dict[str, Value]
 Space = dict[str, tuple[Value, ...]]
 """Name of each choice to its values, in an order that makes neighbours similar (ascending tile sizes, say)."""
+
+
+Axes = Mapping[str, "np.ndarray"]
+"""Sizes of many Workloads, or of many for each config: arrays that broadcast against a row of configs."""
+Estimator = Callable[[Axes], "np.ndarray"]
+"""To microseconds, a row for each Workload and a column for each config; NaN where there is no model."""
 
 
 @dataclass(frozen=True)
@@ -62,6 +72,21 @@ class Family(ABC):
     def estimate(self, config: Config, w: Workload, device: DeviceFacts) -> float | None:
         """Microseconds that a legal config takes, about, to rank configs of all Families before any is measured; None without a model."""
         return None
+
+    def estimator(self, configs: Sequence[Config], like: Workload, device: DeviceFacts) -> Estimator:
+        """`estimate` of the same configs again and again, for Workloads that differ from `like` in their axes."""
+        import numpy as np  # what only searches does without it
+
+        def microseconds(axes: Axes) -> np.ndarray:
+            sizes = np.broadcast_arrays(*axes.values(), np.empty((1, len(configs))))[:-1]
+            found = np.full(sizes[0].shape, np.nan)
+            for at in np.ndindex(found.shape):
+                w = like.replace(axes={name: int(size[at]) for name, size in zip(axes, sizes, strict=True)})
+                if (us := self.estimate(configs[at[-1]], w, device)) is not None:
+                    found[at] = us
+            return found
+
+        return microseconds
 
     @abstractmethod
     def render(self, config: Config, w: Workload, device: DeviceFacts) -> Candidate:

@@ -3,6 +3,7 @@
     manifest.json   which kernel serves which Workload, its launch plan, the evidence, a checksum of every file
     sources/        the kernels' source, to read and to build again
     builds/         cubins or shared objects
+    times.json      what was measured of these kernels on all Workloads, for predictions
 
 For each Workload the measured best of all ships: our own kernel where it was confirmed at least as fast as every rival beside it, else
 the fastest rival by name. A Pack is code: the checksums find damage, not malice, so load only Packs from people you trust.
@@ -14,7 +15,7 @@ import errno
 import hashlib
 import os
 import shutil
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -23,6 +24,7 @@ import msgspec
 
 from kernelwright import __version__
 from kernelwright.records import Candidate, Comparison, Environment, LaunchPlan, Origin, Outcome, Record, Trial, Workload, stored_otherwise
+from kernelwright.runtime import times
 from kernelwright.settings import reason
 
 FORMAT = 1
@@ -41,7 +43,7 @@ class Evidence(Record, frozen=True, kw_only=True):
     """Ids of the confirming Trials of the Workload, the chosen one first."""
     mode: str
     median: float
-    """Microseconds in that mode, of our kernel."""
+    """Microseconds in that mode, of what the first Trial measured: our kernel, or a rival that was faster than all of ours."""
     outcome: Outcome
     comparisons: tuple[Comparison, ...] = ()
 
@@ -63,6 +65,13 @@ class Entry(Record, frozen=True, kw_only=True):
     flags: tuple[str, ...] = ()
     origin: Origin | None = None
     evidence: Evidence
+
+    @property
+    def vendor_us(self) -> float | None:
+        """Microseconds of the fastest rival that could serve the Workload; None where none was measured beside the kernel."""
+        mode, own = self.evidence.mode, self.evidence.median
+        able = (c.rival_us for c in self.evidence.comparisons if c.mode == mode and not stored_otherwise(c.rival))
+        return min(able, default=own if self.rival else None)  # the evidence of a rival that won is its own
 
 
 class Manifest(Record, frozen=True, kw_only=True):
@@ -113,6 +122,17 @@ class Pack:
         """The built kernel; None where nothing is compiled."""
         return self.path / entry.artifact if entry.artifact else None
 
+    def times(self) -> times.Times:
+        """What was measured of the kernels; of a Pack without the file, what its entries say: each kernel where it serves."""
+        if times.FILE in self.manifest.files:
+            return times.Times.from_json(_read(self.path, times.FILE, f"the pack {self.path} lacks {times.FILE}; make it again"))
+        found: dict[str, list[tuple[int, float]]] = {}
+        for i, e in enumerate(self.entries):
+            if not e.rival:
+                found.setdefault(e.candidate, []).append((i, e.evidence.median))
+        mode = self.entries[0].evidence.mode if self.entries else ""
+        return times.Times(mode=mode, kernels={k: tuple(seen) for k, seen in found.items()})
+
     def check(self, target: str, device: str) -> None:
         """Raises PackError unless the Pack was made for this target (`cuda:sm_90`) and device (`NVIDIA H200`): kernels chosen on one
         GPU may not run on another, or be slow there."""
@@ -159,9 +179,9 @@ def _candidate(entry: Entry, source: str) -> Candidate:
 # ------------------------------------------------------------------------------------------------------------------ save
 
 
-def save(path: str | Path, trials: Sequence[Trial]) -> Pack:
-    """Writes a Pack with the best of the confirmed Trials for each Workload; Workloads without one are left out. An older Pack at
-    `path` is replaced when the new one is complete. Raises PackError."""
+def save(path: str | Path, trials: Sequence[Trial], screens: Iterable[Trial] = ()) -> Pack:
+    """Writes a Pack with the best of the confirmed Trials for each Workload; Workloads without one are left out. `screens` add what its
+    kernels showed elsewhere. An older Pack at `path` is replaced when the new one is complete. Raises PackError."""
     path = Path(os.path.abspath(path))
     chosen = _choose(trials)
     if not chosen:
@@ -177,7 +197,7 @@ def save(path: str | Path, trials: Sequence[Trial]) -> Pack:
         shutil.rmtree(partial, ignore_errors=True)
         for folder in ("sources", "builds"):
             (partial / folder).mkdir(parents=True)
-        manifest = _write(partial, chosen)
+        manifest = _write(partial, chosen, screens)
         _swap(partial, path)
     except OSError as error:
         raise PackError(f"the pack {path} was not written: {reason(error, path)}; choose another place or make room") from None
@@ -204,55 +224,83 @@ def _choose(trials: Sequence[Trial]) -> dict[str, tuple[Trial, list[Trial]]]:
     return chosen
 
 
-def _write(folder: Path, chosen: dict[str, tuple[Trial, list[Trial]]]) -> Manifest:
+def entry_of(best: Trial, group: Sequence[Trial]) -> Entry:
+    """What serves the Workload of these confirming Trials, of which `best` is the fastest: its kernel, or a rival that was faster."""
+    mode, c = best.timings[0].mode, best.candidate
+    evidence = Evidence(
+        trials=tuple(dict.fromkeys((best.id, *(t.id for t in group)))),
+        mode=mode,
+        median=best.median(mode),
+        outcome=best.verdict.outcome,
+        comparisons=best.comparisons,
+    )
+    able = (c for c in best.comparisons if c.mode == mode and not stored_otherwise(c.rival))
+    strongest = min(able, key=lambda c: c.ratio, default=None)
+    if c.kind == "rival" or (strongest and strongest.ratio < 1):
+        rival = c.source if c.kind == "rival" or strongest is None else strongest.rival
+        return Entry(workload=best.workload, rival=rival, evidence=evidence)
+    built = Path(best.build.artifact) if best.build and best.build.artifact else None
+    return Entry(
+        workload=best.workload,
+        candidate=c.id,
+        kind=c.kind,
+        source=f"sources/{c.id}{_SUFFIX.get(c.kind, '.txt')}",
+        artifact=f"builds/{best.build.key}{built.suffix}" if best.build and built else "",
+        plan=c.plan,
+        flags=c.flags,
+        origin=c.origin,
+        evidence=evidence,
+    )
+
+
+def _write(folder: Path, chosen: dict[str, tuple[Trial, list[Trial]]], screens: Iterable[Trial]) -> Manifest:
     files: dict[str, bytes] = {}
     entries = []
     for best, group in chosen.values():
-        mode = best.timings[0].mode
-        evidence = Evidence(
-            trials=tuple(dict.fromkeys((best.id, *(t.id for t in group)))),
-            mode=mode,
-            median=best.median(mode),
-            outcome=best.verdict.outcome,
-            comparisons=best.comparisons,
-        )
-        able = (c for c in best.comparisons if c.mode == mode and not stored_otherwise(c.rival))
-        strongest = min(able, key=lambda c: c.ratio, default=None)
-        c = best.candidate
-        if c.kind == "rival" or (strongest and strongest.ratio < 1):
-            rival = c.source if c.kind == "rival" or strongest is None else strongest.rival
-            entries.append(Entry(workload=best.workload, rival=rival, evidence=evidence))
-            continue
-        source, artifact = f"sources/{c.id}{_SUFFIX.get(c.kind, '.txt')}", ""
-        files[source] = c.source.encode()
-        if best.build and best.build.artifact:
-            built = Path(best.build.artifact)
-            artifact = f"builds/{best.build.key}{built.suffix}"
-            files[artifact] = _built(built, best)
-        entries.append(
-            Entry(
-                workload=best.workload,
-                candidate=c.id,
-                kind=c.kind,
-                source=source,
-                artifact=artifact,
-                plan=c.plan,
-                flags=c.flags,
-                origin=c.origin,
-                evidence=evidence,
-            )
-        )
+        entries.append(entry := entry_of(best, group))
+        if entry.source:
+            files[entry.source] = best.candidate.source.encode()
+        if entry.artifact and best.build:
+            files[entry.artifact] = _built(Path(best.build.artifact), best)
+    environment = next(iter(chosen.values()))[0].environment
+    confirmed = [t for _, group in chosen.values() for t in group]
+    comparable = (t for t in screens if t.environment.comparable(environment))
+    kernels = dict.fromkeys(e.candidate for e in entries if not e.rival)
+    seen = times.gather([e.workload for e in entries], kernels, entries[0].evidence.mode, confirmed, comparable)
+    files[times.FILE] = seen.to_json().encode()
     for name, content in files.items():
         (folder / name).write_bytes(content)
     manifest = Manifest(
         created=datetime.now(UTC).isoformat(timespec="seconds"),
-        environment=next(iter(chosen.values()))[0].environment,
+        environment=environment,
         entries=tuple(entries),
         files={name: hashlib.sha256(content).hexdigest() for name, content in files.items()},
     )
+    return _sealed(folder, manifest)
+
+
+def _sealed(folder: Path, manifest: Manifest) -> Manifest:
     manifest = manifest.replace(checksum=manifest.digest())
-    (folder / "manifest.json").write_bytes(msgspec.json.format(manifest.to_json().encode(), indent=1))
+    written = folder / f".manifest.{os.getpid()}.json"
+    written.write_bytes(msgspec.json.format(manifest.to_json().encode(), indent=1))
+    written.replace(folder / "manifest.json")
     return manifest
+
+
+def add_times(path: str | Path, trials: Sequence[Trial]) -> Pack:
+    """Takes down anew what was measured of a Pack's kernels, from an archive that has grown since, and leaves the rest as it is; a
+    verification of the Pack no longer counts, since the manifest is another. Raises PackError."""
+    loaded = load(path)
+    comparable = [t for t in trials if t.environment.comparable(loaded.manifest.environment)]
+    confirmed, screens = ([t for t in comparable if t.stage == stage] for stage in ("confirm", "screen"))
+    workloads, mode = [e.workload for e in loaded.entries], loaded.times().mode
+    content = times.gather(workloads, loaded.kernels(), mode, confirmed, screens).to_json().encode()
+    files = loaded.manifest.files | {times.FILE: hashlib.sha256(content).hexdigest()}
+    try:
+        (loaded.path / times.FILE).write_bytes(content)
+        return Pack(loaded.path, _sealed(loaded.path, loaded.manifest.replace(files=files, checksum="")))
+    except OSError as error:
+        raise PackError(f"the pack {loaded.path} was not changed: {reason(error, loaded.path)}; make room or copy it") from None
 
 
 def _built(path: Path, trial: Trial) -> bytes:

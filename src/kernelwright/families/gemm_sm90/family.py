@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cache
 from operator import itemgetter
 from types import ModuleType
 
-from kernelwright.families.family import Config, DeviceFacts, Family, Space
-from kernelwright.families.gemm_sm90 import model, persistent, ring, tiny, whole_k
+from kernelwright.families.family import Config, DeviceFacts, Estimator, Family, Space
+from kernelwright.families.gemm_sm90 import model, persistent, ring, sides, tiny, whole_k
 from kernelwright.families.gemm_sm90 import render as _render
 from kernelwright.records import Candidate, Workload
 
@@ -65,6 +65,11 @@ class Scheme(Family):
 
     def estimate(self, config: Config, w: Workload, device: DeviceFacts) -> float:
         return float(self.scheme.microseconds(model.columns([config]), w, device)[0])
+
+    def estimator(self, configs: Sequence[Config], like: Workload, device: DeviceFacts) -> Estimator:
+        """In one pass through the model: 0.1 ms for a scheme's kernels of a pack, instead of that for each."""
+        columns = model.columns(configs)
+        return lambda axes: self.scheme.microseconds(columns, sides.Products(axes, like.layout), device)
 
     def render(self, config: Config, w: Workload, device: DeviceFacts) -> Candidate:
         return _render.render(self.scheme, config, w, device, self.origin(config))

@@ -14,12 +14,13 @@ multiprocessor by multiprocessor.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from functools import cache
 from typing import Any
 
 import numpy as np
 
 from kernelwright.families.family import Config, DeviceFacts
-from kernelwright.families.gemm_sm90.limits import LEAST_STEPS, resident_clusters
+from kernelwright.families.gemm_sm90.limits import LEAST_STEPS, SMEM_PER_BLOCK, resident_clusters
 from kernelwright.families.gemm_sm90.sides import Batch
 
 Columns = dict[str, np.ndarray]
@@ -68,7 +69,7 @@ def columns(configs: Sequence[Config]) -> Columns:
     return {key: np.array([c[key] for c in configs]) for key in configs[0]} if configs else {}
 
 
-def ring(c: Columns, s: Batch, k: int, device: DeviceFacts) -> np.ndarray:
+def ring(c: Columns, s: Batch, k: Any, device: DeviceFacts) -> np.ndarray:
     bp, bq, split, size = c["block_p"], c["block_q"], c["split_k"], c["cluster_p"] * c["cluster_q"] * c["split_k"]
     clusters = _cdiv(s.p, bp * c["cluster_p"]) * _cdiv(s.q, bq * c["cluster_q"])
     rounds, blocks = _cdiv(clusters, _resident(size, device)), np.minimum(clusters * size, device.sms)
@@ -77,7 +78,7 @@ def ring(c: Columns, s: Batch, k: int, device: DeviceFacts) -> np.ndarray:
     return _limited(RING_START + rounds * (RING_ROUND + main + meeting + bp * bq * 2 / RING_STORE), s, k)
 
 
-def persistent(c: Columns, s: Batch, k: int, device: DeviceFacts) -> np.ndarray:
+def persistent(c: Columns, s: Batch, k: Any, device: DeviceFacts) -> np.ndarray:
     """Where parts meet, the last block goes through a round for every doubling of their number: it counts itself, reads sums and clears
     them, 8 us for a tile of 128 x 128 (193 screens). Ping-pong hides a third of that behind the whole tiles that follow a shared tail."""
     bp, bq, split, size = c["block_p"], c["block_q"], c["split_k"], c["cluster_p"] * c["cluster_q"]
@@ -102,14 +103,14 @@ def persistent(c: Columns, s: Batch, k: int, device: DeviceFacts) -> np.ndarray:
     return _limited(PERSISTENT_START + main + store + meeting, s, k)
 
 
-def whole_k(c: Columns, s: Batch, k: int, device: DeviceFacts) -> np.ndarray:
+def whole_k(c: Columns, s: Batch, k: Any, device: DeviceFacts) -> np.ndarray:
     """What a multiprocessor does for its blocks adds up, however many rounds they come in. Half of the time for loads is its own, half that
     of L2, which serves all. Loads hide all products but the last step's."""
     bp, bq, split = c["block_p"], c["block_q"], c["split_k"]
     depth = _cdiv(_cdiv(k, c["block_k"]), split) * c["block_k"]  # of one block
     clusters, resident = _cdiv(s.p, bp) * _cdiv(s.q, bq), _resident(split, device)
     used = depth * (bp + bq) * 2 + bp * bq * np.where(split > 1, 4, 2)
-    per_sm = np.clip(np.minimum(device.smem_per_block // (used + 1024), 1024 // bp), 1, None)
+    per_sm = np.clip(np.minimum((device.smem_per_block or SMEM_PER_BLOCK) // (used + 1024), 1024 // bp), 1, None)
     busiest, mean = _cdiv(clusters, resident), clusters * split / max(1, device.sms)  # blocks of a multiprocessor
     # cp.async minds short lines half as much as TMA
     load = (busiest + mean) / 2 * depth * (bp + bq * np.sqrt(s.q_cost)) * 2 / WHOLE_LOAD / CLOCK
@@ -118,8 +119,8 @@ def whole_k(c: Columns, s: Batch, k: int, device: DeviceFacts) -> np.ndarray:
     return WHOLE_START + _cdiv(clusters, resident * per_sm) * start + load + last + _bytes(s, k) / WHOLE_DRAM
 
 
-def tiny(c: Columns, m: int, n: int, k: int, device: DeviceFacts) -> np.ndarray:
-    """2.28 and 1.25 were fitted where a warp for each part of K shared a tile (126 screens), and are to be fitted anew. The rest is guessed:
+def tiny(c: Columns, m: Any, n: Any, k: Any, device: DeviceFacts) -> np.ndarray:
+    """2.28 and 1.25 were fitted where a warp for each part of K shared a tile (126 screens), to be fitted anew. The rest is guessed:
     loads as fast as whole_k's, 0.06 less without a barrier, sums through shared memory twice, rows of Q by L1 to warps that share them (64
     bytes a cycle), an mma every 8 cycles from each of the multiprocessor's four schedulers."""
     bp, bq, warps_p, warps_k = c["block_p"], c["block_q"], c["warps_p"], c["warps_k"]
@@ -165,8 +166,12 @@ def _cdiv(a: Any, b: Any) -> Any:
 
 
 def _resident(size: np.ndarray, device: DeviceFacts) -> np.ndarray:
-    table = np.array([1] + [resident_clusters(n, device.sms) for n in range(1, 17)])
-    return table[size]
+    return _clusters(device.sms)[size]
+
+
+@cache
+def _clusters(sms: int) -> np.ndarray:
+    return np.array([1] + [resident_clusters(n, sms) for n in range(1, 17)])
 
 
 def _products(bp: Any, bq: Any, k: Any) -> Any:
@@ -189,11 +194,11 @@ def _sent(sums: Any, split: Any) -> Any:
     return sums * 4 * (1 - 1 / split) / CLUSTER
 
 
-def _bytes(s: Batch, k: int) -> Any:
+def _bytes(s: Batch, k: Any) -> Any:
     return (s.p * k + s.q * k + s.p * s.q) * 2
 
 
-def _limited(microseconds: Any, s: Batch, k: int) -> Any:
+def _limited(microseconds: Any, s: Batch, k: Any) -> Any:
     """By memory and by power. Of two configs at the power limit, the one with less to do is a little faster."""
     microseconds = _norm(microseconds, FIRST_BYTE + _bytes(s, k) / DRAM)
     return 0.95 * np.maximum(microseconds, 2.0 * s.p * s.q * k / POWER) + 0.05 * microseconds

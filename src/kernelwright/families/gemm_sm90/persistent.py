@@ -204,7 +204,7 @@ SEEDS, TILE = 12, ("schedule", "block_p", "block_q")
 """Two of a tile are its raster orders, between which the model cannot tell."""
 
 
-def microseconds(c: model.Columns, w: Workload, device: DeviceFacts) -> np.ndarray:
+def microseconds(c: model.Columns, w: Workload | sides.Products, device: DeviceFacts) -> np.ndarray:
     columns = c["block_q"] // c["consumers_q"]
     return model.persistent(c, sides.batch(c, columns // -(-columns // 256), w), w.axes["K"], device)
 

@@ -12,7 +12,7 @@ from typing import Literal
 import numpy as np
 
 from kernelwright.families import epilogue
-from kernelwright.families.family import Config
+from kernelwright.families.family import Axes, Config
 from kernelwright.records import TensorMapArg, Workload
 
 Swizzle = Literal["32B", "64B", "128B"]
@@ -52,11 +52,19 @@ class Batch:
     since TMA then moves pieces of 64 or 32 bytes (1024x1024x8192, 64 x 144: 93 us; by the other operand, 52)."""
 
 
-def batch(c: dict[str, np.ndarray], n: np.ndarray, w: Workload) -> Batch:
+@dataclass(frozen=True)
+class Products:
+    """What the models need of a Workload, for many at once."""
+
+    axes: Axes
+    layout: str
+
+
+def batch(c: dict[str, np.ndarray], n: np.ndarray, w: Workload | Products) -> Batch:
     """`n`: rows of Q in one tensor map."""
     swap, rows, cols = c["swap"], w.axes["M"], w.axes["N"]
     a, b = w.layout[0] == "n", w.layout[1] == "t"  # contiguous along K
-    pieces = np.select([n % 64 == 0, n % 32 == 0], [1.0, 2.0], 4.0)
+    pieces = np.where(n % 64 == 0, 1.0, np.where(n % 32 == 0, 2.0, 4.0))
     return Batch(np.where(swap, cols, rows), np.where(swap, rows, cols), np.where(np.where(swap, a, b), 1.0, pieces))
 
 

@@ -122,7 +122,7 @@ def plan(c: Config, w: Workload) -> LaunchPlan:
 SEEDS, SPLIT_SEEDS, TILE = 8, 3, ("block_p", "block_q")
 
 
-def microseconds(c: model.Columns, w: Workload, device: DeviceFacts) -> np.ndarray:
+def microseconds(c: model.Columns, w: Workload | sides.Products, device: DeviceFacts) -> np.ndarray:
     return model.tiny(c, w.axes["M"], w.axes["N"], w.axes["K"], device)
 
 

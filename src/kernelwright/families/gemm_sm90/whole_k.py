@@ -118,7 +118,7 @@ def plan(c: Config, w: Workload) -> LaunchPlan:
 SEEDS, TILE = 8, ("block_p", "block_q", "split_k")
 
 
-def microseconds(c: model.Columns, w: Workload, device: DeviceFacts) -> np.ndarray:
+def microseconds(c: model.Columns, w: Workload | sides.Products, device: DeviceFacts) -> np.ndarray:
     return model.whole_k(c, sides.batch(c, c["block_q"], w), w.axes["K"], device)
 
 
