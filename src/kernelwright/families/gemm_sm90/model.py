@@ -119,10 +119,10 @@ def whole_k(c: Columns, s: Batch, k: Any, device: DeviceFacts) -> np.ndarray:
     return WHOLE_START + _cdiv(clusters, resident * per_sm) * start + load + last + _bytes(s, k) / WHOLE_DRAM
 
 
-def tiny(c: Columns, m: Any, n: Any, k: Any, device: DeviceFacts) -> np.ndarray:
-    """2.28 and 1.25 were fitted where a warp for each part of K shared a tile (126 screens), to be fitted anew. The rest is guessed:
-    loads as fast as whole_k's, 0.06 less without a barrier, sums through shared memory twice, rows of Q by L1 to warps that share them (64
-    bytes a cycle), an mma every 8 cycles from each of the multiprocessor's four schedulers."""
+def tiny(c: Columns, m: int, n: int, k: int, device: DeviceFacts) -> np.ndarray:
+    """2.28 and 1.25 were fitted where a warp for each part of K shared a tile (126 screens), and are to be fitted anew. The rest is
+    guessed: loads as fast as whole_k's, 0.06 less without a barrier, sums through shared memory twice, rows of Q by L1 to warps that
+    share them (64 bytes a cycle), an mma every 8 cycles from each of the multiprocessor's four schedulers."""
     bp, bq, warps_p, warps_k = c["block_p"], c["block_q"], c["warps_p"], c["warps_k"]
     blocks, batches = _cdiv(m, bp) * _cdiv(n, bq), _cdiv(k, c["block_k"] * warps_k)
     together = np.maximum(1, blocks / max(1, device.sms))  # blocks that share a multiprocessor
