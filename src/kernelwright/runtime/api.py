@@ -17,7 +17,10 @@ from pathlib import Path
 
 import torch
 from torch import Tensor
-from torch._C import _functorch, _len_torch_dispatch_stack
+from torch._C import (
+    _functorch,  # pyright: ignore[reportAttributeAccessIssue]: compiled, without stubs
+    _len_torch_dispatch_stack,
+)
 
 from kernelwright.runtime import engine, ops
 from kernelwright.settings import settings

@@ -19,7 +19,7 @@ from kernelwright.problems.problem import TORCH_DTYPES
 from kernelwright.records import Workload
 from kernelwright.runtime import pack as packs
 from kernelwright.runtime.dispatch import Choice, Dispatcher
-from kernelwright.runtime.launcher import LaunchError, Launcher, LauncherUnavailable, open_launcher, stored
+from kernelwright.runtime.launcher import Launcher, LaunchError, LauncherUnavailable, open_launcher, stored
 from kernelwright.targets.target import CandidateFault
 
 _DTYPES = {theirs: ours for ours, theirs in TORCH_DTYPES.items()}

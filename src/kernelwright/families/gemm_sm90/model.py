@@ -119,7 +119,7 @@ def whole_k(c: Columns, s: Batch, k: Any, device: DeviceFacts) -> np.ndarray:
     return WHOLE_START + _cdiv(clusters, resident * per_sm) * start + load + last + _bytes(s, k) / WHOLE_DRAM
 
 
-def tiny(c: Columns, m: int, n: int, k: int, device: DeviceFacts) -> np.ndarray:
+def tiny(c: Columns, m: Any, n: Any, k: Any, device: DeviceFacts) -> np.ndarray:
     """2.28 and 1.25 were fitted where a warp for each part of K shared a tile (126 screens), and are to be fitted anew. The rest is
     guessed: loads as fast as whole_k's, 0.06 less without a barrier, sums through shared memory twice, rows of Q by L1 to warps that
     share them (64 bytes a cycle), an mma every 8 cycles from each of the multiprocessor's four schedulers."""
