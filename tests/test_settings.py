@@ -34,12 +34,13 @@ def test_every_variable_has_an_effect(tmp_path):
         "KERNELWRIGHT_THREADS": "4",
         "KERNELWRIGHT_CUBLASLT_SECONDS": "2.5",
         "KERNELWRIGHT_DISABLE": "1",
+        "KERNELWRIGHT_PACK": "~/my-pack",
     }
     assert set(values) == {v.name for v in VARIABLES}
     for name, value in values.items():
         assert settings({name: value}) != base, name
         assert settings({name: "  "}) == base, f"an empty {name} counts as unset"
-    assert settings(values).archive == Path.home() / "mine.db"
+    assert settings(values).archive == Path.home() / "mine.db" and settings(values).pack == Path.home() / "my-pack"
     assert settings(values).threads == 4 and settings(values).cublaslt_seconds == 2.5
 
 

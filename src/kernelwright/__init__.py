@@ -25,6 +25,7 @@ _HOMES = {
     "Trial": "records",
     "Verdict": "records",
     "Workload": "records",
+    "accelerate": "runtime.models",
     "optimize": "loop",
     "resolve": "problems",
     "settings": "settings",

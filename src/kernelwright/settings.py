@@ -37,6 +37,7 @@ VARIABLES = (
     Variable("KERNELWRIGHT_CXX", "the first of g++, clang++, c++ that is found", "C++ compiler of the CPU target and the launcher"),
     Variable("KERNELWRIGHT_THREADS", "1", "threads that kernels and rivals use on the CPU target"),
     Variable("KERNELWRIGHT_DISABLE", "0", "1: kw.matmul and the models it serves call torch alone"),
+    Variable("KERNELWRIGHT_PACK", "none", "folder of a pack that is used without kw.use, after those named with it; vLLM needs it"),
     Variable("KERNELWRIGHT_CUBLASLT_SECONDS", "20", "most seconds of one search of the rival cublaslt-all"),
 )
 
@@ -54,6 +55,8 @@ class Settings:
     threads: int = 1
     disabled: bool = False
     """Products go to torch alone."""
+    pack: Path | None = None
+    """Serves products without kw.use."""
     cublaslt_seconds: float = 20.0
     """Of one search of cuBLASLt's whole space of algorithms."""
 
@@ -76,12 +79,14 @@ def settings(environ: Mapping[str, str] | None = None) -> Settings:
     env = os.environ if environ is None else environ
     home = _folder(env)
     archive = env.get("KERNELWRIGHT_ARCHIVE", "").strip()
+    pack = env.get("KERNELWRIGHT_PACK", "").strip()
     return Settings(
         home=home,
         archive=_expand("KERNELWRIGHT_ARCHIVE", archive) if archive else home / "archive.db",
         cxx=env.get("KERNELWRIGHT_CXX", "").strip() or None,
         threads=_threads(env.get("KERNELWRIGHT_THREADS", "").strip()),
         disabled=_switch("KERNELWRIGHT_DISABLE", env.get("KERNELWRIGHT_DISABLE", "").strip()),
+        pack=_expand("KERNELWRIGHT_PACK", pack) if pack else None,
         cublaslt_seconds=_seconds(env.get("KERNELWRIGHT_CUBLASLT_SECONDS", "").strip()),
     )
 

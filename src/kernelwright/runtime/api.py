@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 from torch._C import (
     _functorch,  # pyright: ignore[reportAttributeAccessIssue]: compiled, without stubs
+    _get_tracing_state,
     _len_torch_dispatch_stack,
 )
 
@@ -109,6 +110,8 @@ def _overlap(x: Tensor, y: Tensor) -> bool:
 def _plain(*tensors: Tensor | None) -> bool:
     """Whether torch's dispatcher has nothing to do for these: no gradient, no subclass, no mode, no transform, no autocast, no tracing."""
     if torch.compiler.is_compiling() or _len_torch_dispatch_stack() or _functorch.maybe_current_level() is not None:
+        return False
+    if _get_tracing_state() is not None:  # torch.jit.trace would record an output that nothing fills
         return False
     wanted = torch.is_grad_enabled()
     device = ""

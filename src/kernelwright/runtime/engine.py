@@ -20,11 +20,12 @@ from kernelwright.records import Workload
 from kernelwright.runtime import pack as packs
 from kernelwright.runtime.dispatch import Choice, Dispatcher
 from kernelwright.runtime.launcher import Launcher, LaunchError, LauncherUnavailable, open_launcher, stored
+from kernelwright.settings import settings
 from kernelwright.targets.target import CandidateFault
 
 _DTYPES = {theirs: ours for ours, theirs in TORCH_DTYPES.items()}
 _engines: dict[torch.device, Engine | None] = {}
-_paths: list[Path] = []
+_paths: list[Path] = [path for path in (settings().pack,) if path]
 _lock = threading.RLock()
 
 
@@ -96,6 +97,11 @@ def use(path: str | Path) -> None:
     with _lock:
         _paths.insert(0, Path(path).absolute())
         _engines.clear()
+
+
+def used() -> tuple[Path, ...]:
+    """The packs that products are served from, on devices that they fit: the last named first, that of KERNELWRIGHT_PACK last."""
+    return tuple(_paths)
 
 
 def serve(a: Tensor, b: Tensor, out: Tensor, epilogue: str, bias: Tensor | None, addend: Tensor | None) -> bool:
