@@ -24,3 +24,8 @@ def test_other_names_say_what_there_is():
 def test_importing_needs_nothing_heavy():
     code = "import kernelwright, sys; assert not {'torch', 'numpy', 'msgspec'} & set(sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_the_functions_of_torch_bring_little_along():
+    code = "import kernelwright as kw, sys; kw.matmul; assert not {'msgspec', 'kernelwright.runtime.engine'} & set(sys.modules)"
+    subprocess.run([sys.executable, "-c", code], check=True)

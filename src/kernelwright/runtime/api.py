@@ -23,7 +23,7 @@ from torch._C import (
     _len_torch_dispatch_stack,
 )
 
-from kernelwright.runtime import engine, ops
+from kernelwright.runtime import ops
 from kernelwright.settings import settings
 
 _state = {"enabled": not settings().disabled}
@@ -32,7 +32,7 @@ _state = {"enabled": not settings().disabled}
 def enable() -> None:
     """The opposite of `disable`."""
     _state["enabled"] = True
-    ops.serve = engine.serve
+    ops.serve = _first
 
 
 def disable() -> None:
@@ -130,11 +130,15 @@ _TYPES = (Tensor, torch.nn.Parameter)
 def use(pack: str | Path) -> None:
     """Serves products from this Pack's kernels on the GPUs that it was made for. Raises PackError, one sentence, for what is no Pack, is
     damaged, or is of a newer format."""
+    from kernelwright.runtime import engine
+
     engine.use(pack)
 
 
 def explain(a: Tensor, b: Tensor) -> str:
     """One or two sentences: what kw.matmul calls for tensors like these, and why."""
+    from kernelwright.runtime import engine
+
     if not _state["enabled"]:
         return "torch.matmul: kernelwright is disabled."
     rows = ops.as_rows(a)
@@ -145,6 +149,14 @@ def explain(a: Tensor, b: Tensor) -> str:
         return f"torch.matmul: no pack serves {a.device}; name one with kw.use."
     choice = serving.choose(rows, b)
     return choice.explain() if choice else "torch.matmul: the strides are those of no matrix; call .contiguous()."
+
+
+def _first(a: Tensor, b: Tensor, out: Tensor, epilogue: str, bias: Tensor | None, addend: Tensor | None) -> bool:
+    """Until the first product: what serves takes 40 ms to import."""
+    from kernelwright.runtime import engine
+
+    ops.serve = engine.serve
+    return engine.serve(a, b, out, epilogue, bias, addend)
 
 
 if _state["enabled"]:
