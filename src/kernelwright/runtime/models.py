@@ -23,9 +23,8 @@ from functools import cache
 import torch
 from torch import Tensor, nn
 
-from kernelwright.runtime import api, engine, ops
+from kernelwright.runtime import api, ops
 
-HALF = (torch.float16, torch.bfloat16)
 _PLAIN = (Tensor, nn.Parameter)
 _TRANSFORMERS = "transformers.pytorch_utils"
 """Home of Conv1D, GPT-2's linear layer, whose weight is stored (in, out)."""
@@ -62,6 +61,8 @@ def _ours(x: Tensor, weight: Tensor) -> bool:
     nested, perhaps since `accelerate`), and no autocast to another dtype."""
     if type(x) not in _PLAIN or type(weight) not in _PLAIN or x.dtype != weight.dtype:
         return False
+    if not torch._C._is_any_autocast_enabled():  # 0.1 us, and what follows 0.7 us
+        return True
     device = x.device.type
     return not torch.is_autocast_enabled(device) or torch.get_autocast_dtype(device) == x.dtype
 
@@ -108,11 +109,13 @@ class Report:
 
     def undo(self) -> None:
         """Gives the layers that this call changed their class back. Warns of one whose class was changed by somebody else since."""
-        for layer in self.changed:
+        for layer in self.layers:
             now = type(layer.module)
+            if layer.was is None or now is layer.was:
+                continue
             if now is _classes().get(layer.was):
                 layer.module.__class__ = layer.was
-            elif now is not layer.was:
+            else:
                 warnings.warn(f"{layer.name} is a {now.__name__} now and was left as it is: undo that first", RuntimeWarning, stacklevel=2)
 
     def __enter__(self) -> Report:
@@ -140,10 +143,10 @@ class Report:
         served, lines = dict.fromkeys(tokens, 0), []
         for same in kinds.values():
             lines.append(f"{len(same)} x {same[0].shape}: {', '.join(dict.fromkeys(_pattern(layer.name) for layer in same))}")
-            for rows in served:
-                kernel, why = _choice(same[0], rows)
+            choices = {rows: _choice(same[0], rows) for rows in served}
+            for rows, (kernel, _) in choices.items():
                 served[rows] += len(same) * kernel
-                lines.append(f"  {why}")
+            lines += dict.fromkeys(f"  {why}" for _, why in choices.values())
         return "\n".join([*(f"{rows} tokens: a kernel for {n} of {len(self.layers)} layers" for rows, n in served.items()), *lines])
 
 
@@ -161,17 +164,18 @@ def accelerate(model: nn.Module) -> Report:
         kind, name = type(module), name or "the model itself"
         if kind in classes.values():
             layers.append(Layer(name, module, None))
-        elif kind in classes and (reason := _unserved(module)) is None:
-            module.__class__ = classes[kind]
-            layers.append(Layer(name, module, kind))
         elif kind in classes:
-            left.append((name, reason))
+            if reason := _unserved(module):
+                left.append((name, reason))
+            else:
+                module.__class__ = classes[kind]
+                layers.append(Layer(name, module, kind))
         elif isinstance(module, nn.Linear) or _computes(module):
             left.append((name, f"a {kind.__module__}.{kind.__qualname__}, which may compute in its own way"))
     return Report(tuple(layers), tuple(left))
 
 
-def _classes() -> dict[type[nn.Module] | None, type[nn.Module]]:
+def _classes() -> dict[type[nn.Module], type[nn.Module]]:
     """What each class becomes."""
     theirs = getattr(sys.modules.get(_TRANSFORMERS), "Conv1D", None)
     return {nn.Linear: Linear} if theirs is None else {nn.Linear: Linear, theirs: _conv1d(theirs)}
@@ -188,7 +192,7 @@ def _unserved(module: nn.Module) -> str | None:
         return "its weight is on the meta device"
     if weight.layout != torch.strided:
         return "its weight is sparse"
-    if weight.dtype not in HALF:
+    if weight.dtype not in ops.HALF:
         return f"its weight is {_short(weight.dtype)}: our kernels multiply fp16 and bf16"
     if "forward" in vars(module):
         return "its forward was replaced on the object itself"
@@ -203,14 +207,16 @@ def _computes(module: nn.Module) -> bool:
 
 def _choice(layer: Layer, rows: int) -> tuple[bool, str]:
     """Whether a kernel of ours is called, and why."""
+    from kernelwright.runtime import engine
+
     weight = layer.weight
     serving = engine.of(weight.device)
     if serving is None:
-        return False, f"{rows} tokens: no pack serves {weight.device}; name one with kw.use"
+        return False, f"no pack serves {weight.device}; name one with kw.use"
     x = torch.empty((rows, weight.shape[0]), dtype=weight.dtype, device="meta")
     choice = serving.choose(x, weight, layer.epilogue)
     if choice is None:
-        return False, f"{rows} tokens: the weight's strides are those of no matrix"
+        return False, "the weight's strides are those of no matrix"
     return not choice.library, choice.explain()
 
 

@@ -15,6 +15,9 @@ from torch import Tensor
 Serve = Callable[[Tensor, Tensor, Tensor, str, Tensor | None, Tensor | None], bool]
 """(a, b, out, epilogue, bias, addend): whether a kernel of ours wrote act(a @ b ...) into `out`. All are matrices, bias a vector."""
 
+HALF = (torch.float16, torch.bfloat16)
+"""What our kernels multiply."""
+
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "": lambda x: x,
     "gelu": torch.nn.functional.gelu,
@@ -62,7 +65,7 @@ def pair(a: Tensor, b: Tensor) -> bool:
         and a.shape[1] == b.shape[0]
         and a.dtype == b.dtype
         and a.device == b.device
-        and a.dtype in (torch.float16, torch.bfloat16)
+        and a.dtype in HALF
         and a.layout == b.layout == torch.strided
         and not (a.is_conj() or b.is_conj())
     )

@@ -17,11 +17,10 @@ from types import ModuleType
 
 from torch import Tensor, nn
 
-from kernelwright.runtime import api, engine
+from kernelwright.runtime import api, engine, ops
 from kernelwright.settings import settings
 
 log = logging.getLogger(__name__)
-HALF = api.HALF
 SIGNATURE = ["self", "layer", "x", "bias"]
 
 
@@ -42,11 +41,10 @@ def _serve_layers() -> str:
     except ImportError as error:
         return f"vLLM has no such module ({error})"
     method = getattr(linear, "UnquantizedLinearMethod", None)
-    original = vars(method).get("apply") if isinstance(method, type) else None
-    if not inspect.isfunction(original):
+    if method is None or not inspect.isfunction(original := vars(method).get("apply")):
         return "this vLLM has no UnquantizedLinearMethod.apply"
     if original.__module__ == __name__:
-        return "" 
+        return ""
     if (found := list(inspect.signature(original).parameters)) != SIGNATURE:
         return f"UnquantizedLinearMethod.apply takes {', '.join(found)} in this vLLM, not {', '.join(SIGNATURE)}"
     if not platforms.current_platform.is_cuda():
@@ -56,10 +54,17 @@ def _serve_layers() -> str:
 
     def apply(self, layer: nn.Module, x: Tensor, bias: Tensor | None = None) -> Tensor:
         weight = layer.weight
-        if isinstance(weight, Tensor) and weight.dtype in HALF and weight.dtype == x.dtype:
+        if isinstance(weight, Tensor) and weight.dtype in ops.HALF and weight.dtype == x.dtype:
             return api.linear(x, weight, bias)
         return original(self, layer, x, bias)
 
     method.apply = apply
     log.info("kernelwright serves vLLM's unquantised linear layers from %s", ", ".join(map(str, engine.used())))
     return ""
+
+
+def _batch_invariant(linear: ModuleType) -> bool:
+    """Whether this vLLM is asked for it, by a function in older versions and a variable of vllm.envs in newer ones."""
+    if asked := getattr(linear, "vllm_is_batch_invariant", None):
+        return asked()
+    return getattr(getattr(linear, "envs", None), "VLLM_BATCH_INVARIANT", False)
