@@ -13,7 +13,7 @@ from fake_cuda import FakeCuda, kernels
 from kernelwright.families import DeviceFacts, family
 from kernelwright.problems import resolve
 from kernelwright.records import Environment
-from kernelwright.runtime import api, engine, ops, pack
+from kernelwright.runtime import api, engine, models, ops, pack
 from kernelwright.runtime.launcher import Launcher
 from kernelwright.targets.launch import TENSOR_MAP_BYTES
 from made_up import made_up_pack
@@ -143,6 +143,19 @@ def test_explain(serving):
     assert "library (fallback)" in api.explain(*halves((64, 64), (64, 48)))
 
 
+def test_a_models_report_says_what_each_layer_calls(serving):
+    linear = torch.nn.Linear
+    model = torch.nn.Sequential(linear(64, 32, bias=False), linear(64, 32, bias=False), linear(64, 32)).bfloat16()
+    report = models.accelerate(model)
+    said = report.explain(tokens=(64, 3)).splitlines()
+    assert said[:2] == ["64 tokens: a kernel for 2 of 3 layers", "3 tokens: a kernel for 0 of 3 layers"]
+    assert said[2] == "2 x 64 -> 32 bfloat16: *" and said[3].startswith("  gemm:64x32x64:bf16:nt calls kernel ") and "(measured)" in said[3]
+    assert said[5] == "1 x 64 -> 32 bfloat16 with bias: *" and "the pack has no kernel for linear bf16 nt bias" in said[6]
+    with torch.no_grad():
+        assert model[0](halves((64, 64), dtype=torch.bfloat16)[0]).shape == (64, 32)
+    assert len(serving.cuda.launches()) == 1, "what was said is what happens"
+
+
 def test_without_a_pack_or_a_gpu_torch_is_alone(monkeypatch):
     monkeypatch.setattr(engine, "_engines", {})
     a, b = halves((64, 64), (64, 32))
@@ -158,3 +171,18 @@ def test_only_packs_can_be_used(served, tmp_path, monkeypatch):
     assert engine._paths == [] and engine._engines == {CPU: None}
     api.use(served.path)
     assert engine._paths == [served.path] and engine._engines == {}
+
+
+def test_the_pack_of_the_environment_serves_the_gpus_that_it_fits(served, monkeypatch, tmp_path):
+    """The last way in: no kw.use, KERNELWRIGHT_PACK as it was read when the engine was imported."""
+    gpu = SimpleNamespace(major=9, minor=0, name="NVIDIA H200", multi_processor_count=132)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: gpu)
+    monkeypatch.setattr(engine, "open_launcher", lambda: SimpleNamespace(launch=None))
+    monkeypatch.setattr(engine, "_paths", [])
+    assert engine._open(torch.device("cuda", 0)) is None and engine.used() == ()
+    monkeypatch.setattr(engine, "_paths", [served.path])
+    opened = engine._open(torch.device("cuda", 0))
+    assert opened is not None and opened.pack.path == served.path and engine.used() == (served.path,)
+    monkeypatch.setattr(engine, "_paths", [tmp_path / "none"])
+    with pytest.warns(RuntimeWarning, match="leaves cuda:0 to PyTorch"):
+        assert engine._open(torch.device("cuda", 0)) is None
