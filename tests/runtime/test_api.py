@@ -190,6 +190,26 @@ def test_vmap_and_autocast_are_torchs_business(server: Server):
     assert got.dtype == torch.bfloat16
 
 
+def test_torch_func_is_torchs(server: Server):
+    x, w = tensors((3, 4), (5, 4))
+    for ours, theirs in ((api.linear, torch.nn.functional.linear), (lambda x, w: api.matmul(x, w.t()), lambda x, w: x @ w.t())):
+        got, want = (torch.func.grad(lambda x, w, f=f: f(x, w).float().square().sum(), argnums=(0, 1))(x, w) for f in (ours, theirs))
+        assert all(map(torch.equal, got, want))
+    assert not server.calls
+
+
+def test_meta_tensors_have_shapes(server: Server):
+    a, b = torch.empty(3, 4, dtype=torch.float16, device="meta"), torch.empty(4, 5, dtype=torch.float16, device="meta")
+    server.refuses = True
+    assert api.matmul(a, b).shape == (3, 5) and api.linear(a, b.t()).device.type == "meta"
+
+
+def test_traces_hold_the_operators(server: Server):
+    a, b, other = tensors((3, 4), (4, 5), (3, 4))
+    same(torch.jit.trace(api.matmul, (a, b))(other, b), other @ b)
+    same(torch.jit.trace(lambda x, w: api.linear(x, w, None, "silu"), (a, b.t()))(other, b.t()), torch.nn.functional.silu(other @ b))
+
+
 # ------------------------------------------------------------------------------------------------------------- switching
 
 

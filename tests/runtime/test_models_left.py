@@ -106,9 +106,11 @@ def test_a_lora_wrappers_layers_are_served(server: Server):
 def test_a_layer_alone():
     layer = nn.Linear(8, 4).half()
     report = kw.accelerate(layer)
-    assert "1 x the model itself  8 -> 4 float16 with bias" in str(report)
+    assert "1 x the model itself  8 -> 4 float16 with bias" in (said := str(report))
+    assert report.explain(tokens=[7]).startswith("7 tokens: a kernel for 0 of 1 layers\n1 x 8 -> 4 float16 with bias: the model itself\n")
     report.undo()
-    assert type(layer) is nn.Linear
+    assert type(layer) is nn.Linear and str(report) == said
+    assert report.explain(tokens=[7]) == "7 tokens: a kernel for 0 of 1 layers", "nothing is served any more"
 
 
 def test_a_layer_parametrised_meanwhile_is_not_torn_out_of_it(server: Server):
@@ -135,6 +137,15 @@ def test_autocast_is_torchs(server: Server, dtype, compiled):
         assert run(x).dtype == dtype
         assert len(server.calls) == (2 if dtype == torch.float16 else 0), "only what autocast would not cast"
         assert run(x.float()).dtype == dtype
+
+
+def test_a_served_model_can_go_to_meta(server: Server):
+    model = nn.Sequential(nn.Linear(8, 4)).half()
+    kw.accelerate(model)
+    model.to("meta")
+    for autocast in (False, True):
+        with torch.autocast("cpu", enabled=autocast):
+            assert model(torch.empty(3, 8, dtype=torch.float16, device="meta")).shape == (3, 4)
 
 
 def test_weights_replaced_meanwhile_by_a_subclass_are_torchs(server: Server):
@@ -165,6 +176,8 @@ def test_functional_calls_and_transforms(server: Server):
     close(torch.func.functional_call(layer, other, x), layer(x) * 2)
     assert len(server.calls) == 2
     close(torch.vmap(layer)(x), layer(x))
+    loss = torch.func.grad(lambda w: torch.func.functional_call(layer, {"weight": w}, x).float().sum())
+    close(loss(layer.weight.detach()), x.sum((0, 1)).expand(4, 8))
     with torch.inference_mode():
         close(layer(x), torch.func.functional_call(layer, {}, x))
 

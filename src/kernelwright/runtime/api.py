@@ -20,6 +20,7 @@ from torch import Tensor
 from torch._C import (
     _functorch,  # pyright: ignore[reportAttributeAccessIssue]: compiled, without stubs
     _get_tracing_state,
+    _is_any_autocast_enabled,
     _len_torch_dispatch_stack,
 )
 
@@ -64,7 +65,9 @@ def matmul(a: Tensor, b: Tensor, *, out: Tensor | None = None) -> Tensor:
         ours, rows = False, None  # no tensor: torch says so
     if not ours or rows is None:
         return torch.matmul(a, b)
-    c = ops.matmul(rows, b) if _plain(rows, b) else torch.ops.kernelwright.matmul(rows, b)
+    if not (plain := _plain(rows, b)) and _transformed():
+        return torch.matmul(a, b)
+    c = ops.matmul(rows, b) if plain else torch.ops.kernelwright.matmul(rows, b)
     return c if rows is a else c.view(*a.shape[:-1], b.shape[1])
 
 
@@ -75,6 +78,8 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None, activation: st
         raise ValueError(f"unknown activation {activation!r}; choose one of {', '.join(filter(None, ops.ACTIVATIONS))}")
     if _plain(x, weight, bias):
         return ops.linear(x, weight, bias, activation)
+    if _transformed():
+        return ops.ACTIVATIONS[activation](torch.nn.functional.linear(x, weight, bias))
     return torch.ops.kernelwright.linear(x, weight, bias, activation)
 
 
@@ -114,14 +119,15 @@ def _plain(*tensors: Tensor | None) -> bool:
     if _get_tracing_state() is not None:  # torch.jit.trace would record an output that nothing fills
         return False
     wanted = torch.is_grad_enabled()
-    device = ""
     for t in tensors:
-        if t is None:
-            continue
-        if type(t) not in _TYPES or (wanted and t.requires_grad):
+        if t is not None and (type(t) not in _TYPES or (wanted and t.requires_grad)):
             return False
-        device = t.device.type
-    return not torch.is_autocast_enabled(device)
+    return not _is_any_autocast_enabled()  # of one device takes longer to ask, and raises for meta
+
+
+def _transformed() -> bool:
+    """Whether torch.func is at work: its grad refuses operators whose gradient is registered from Python, its vmap runs them one by one."""
+    return not torch.compiler.is_compiling() and _functorch.maybe_current_level() is not None
 
 
 _TYPES = (Tensor, torch.nn.Parameter)

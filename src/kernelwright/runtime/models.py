@@ -64,12 +64,12 @@ def _ours(x: Tensor, weight: Tensor) -> bool:
     if not torch._C._is_any_autocast_enabled():  # 0.1 us, and what follows 0.7 us
         return True
     device = x.device.type
-    return not torch.is_autocast_enabled(device) or torch.get_autocast_dtype(device) == x.dtype
+    return not x.is_meta and (not torch.is_autocast_enabled(device) or torch.get_autocast_dtype(device) == x.dtype)
 
 
 @dataclass(frozen=True)
 class Layer:
-    """One that is served."""
+    """One that is served, until it is undone."""
 
     name: str
     """In the model, as `named_modules` has it."""
@@ -81,7 +81,11 @@ class Layer:
     def weight(self) -> Tensor:
         """(in, out), as the right factor of the product."""
         weight = self.module.get_parameter("weight")
-        return weight.t() if isinstance(self.module, Linear) else weight
+        return weight.t() if isinstance(self.module, nn.Linear) else weight
+
+    @property
+    def served(self) -> bool:
+        return type(self.module) in _classes().values()
 
     @property
     def epilogue(self) -> str:
@@ -98,7 +102,7 @@ class Report:
     """What `accelerate` did to a model. As a context manager it undoes that at the end."""
 
     layers: tuple[Layer, ...]
-    """All that are served now."""
+    """All that are served since."""
     left: tuple[tuple[str, str], ...]
     """(name, reason) of the linear layers that torch keeps."""
 
@@ -137,7 +141,7 @@ class Report:
         if ops.serve is ops.nobody:
             return "kernelwright is disabled: torch computes every layer."
         kinds: dict[tuple[object, ...], list[Layer]] = {}
-        for layer in self.layers:
+        for layer in filter(lambda layer: layer.served, self.layers):
             w = layer.weight
             kinds.setdefault((w.device, w.dtype, w.shape, w.stride(), layer.epilogue), []).append(layer)
         served, lines = dict.fromkeys(tokens, 0), []
@@ -153,8 +157,9 @@ class Report:
 def accelerate(model: nn.Module) -> Report:
     """Has kw.linear compute every torch.nn.Linear and every transformers Conv1D of `model` whose weight is fp16 or bf16, in place.
 
-    Again for a model that was accelerated, it takes what is new. Cast and move a model to its dtype before; TorchScript's `script` (not
-    `trace`) needs it undone. Raises TypeError for what is no torch.nn.Module."""
+    Again for a model that was accelerated, it takes what is new. Cast and quantise before: layers are judged by their dtype now, and
+    torch.ao.quantization looks for torch.nn.Linear itself. TorchScript's `script` (not `trace`) needs it undone; a whole model that is
+    pickled needs kernelwright where it is loaded, its state_dict does not. Raises TypeError for what is no torch.nn.Module."""
     if not isinstance(model, nn.Module):
         raise TypeError(f"kw.accelerate takes a torch.nn.Module, not a {type(model).__name__}")
     classes = _classes()
