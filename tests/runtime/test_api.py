@@ -190,6 +190,22 @@ def test_vmap_and_autocast_are_torchs_business(server: Server):
     assert got.dtype == torch.bfloat16
 
 
+@pytest.mark.parametrize("compiled", [False, True])
+@pytest.mark.parametrize("dtype", HALF)
+def test_autocast_casts_as_torch_does(server: Server, dtype, compiled):
+    torch._dynamo.reset()
+    x, w = tensors((3, 4), (5, 4))
+    for ours, theirs in ((api.linear, torch.nn.functional.linear), (lambda x, w: api.matmul(x, w.t()), lambda x, w: x @ w.t())):
+        server.calls.clear()
+        run = torch.compile(ours, fullgraph=True, backend="aot_eager") if compiled else ours
+        with torch.autocast("cpu", dtype=dtype):
+            same(run(x, w), theirs(x, w))
+            assert len(server.calls) == (dtype == torch.float16), "ours where nothing is to be cast"
+            same(run(x.float(), w), theirs(x.float(), w))
+            same(run(x, w.float()), theirs(x, w.float()))
+            assert len(server.calls) == (dtype == torch.float16)
+
+
 def test_torch_func_is_torchs(server: Server):
     x, w = tensors((3, 4), (5, 4))
     for ours, theirs in ((api.linear, torch.nn.functional.linear), (lambda x, w: api.matmul(x, w.t()), lambda x, w: x @ w.t())):

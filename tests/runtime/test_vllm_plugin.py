@@ -90,9 +90,10 @@ def test_other_dtypes_keep_vllms_product(server: Server, monkeypatch):
     vllm_plugin.register()
     layer, (x,) = Column(method(), torch.float32), tensors((3, 8), dtype=torch.float32)
     assert torch.equal(layer(x), nn.functional.linear(x, layer.weight, layer.bias)) and method.calls == 1
-    with pytest.raises(RuntimeError, match="dtype"):
-        layer(x.half())
-    assert method.calls == 2 and not server.calls
+    for mixed, given in ((layer, x.half()), (Column(method()), x)):
+        with pytest.raises(RuntimeError, match="dtype"):
+            mixed(given)
+    assert method.calls == 3 and not server.calls
 
 
 def test_it_compiles_without_a_break(server: Server, monkeypatch):

@@ -65,7 +65,7 @@ def matmul(a: Tensor, b: Tensor, *, out: Tensor | None = None) -> Tensor:
         ours, rows = False, None  # no tensor: torch says so
     if not ours or rows is None:
         return torch.matmul(a, b)
-    if not (plain := _plain(rows, b)) and _transformed():
+    if not (plain := _plain(rows, b)) and _torchs(rows, b):
         return torch.matmul(a, b)
     c = ops.matmul(rows, b) if plain else torch.ops.kernelwright.matmul(rows, b)
     return c if rows is a else c.view(*a.shape[:-1], b.shape[1])
@@ -78,7 +78,7 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None, activation: st
         raise ValueError(f"unknown activation {activation!r}; choose one of {', '.join(filter(None, ops.ACTIVATIONS))}")
     if _plain(x, weight, bias):
         return ops.linear(x, weight, bias, activation)
-    if _transformed():
+    if _torchs(x, weight):
         return ops.ACTIVATIONS[activation](torch.nn.functional.linear(x, weight, bias))
     return torch.ops.kernelwright.linear(x, weight, bias, activation)
 
@@ -125,9 +125,15 @@ def _plain(*tensors: Tensor | None) -> bool:
     return not _is_any_autocast_enabled()  # of one device takes longer to ask, and raises for meta
 
 
-def _transformed() -> bool:
-    """Whether torch.func is at work: its grad refuses operators whose gradient is registered from Python, its vmap runs them one by one."""
-    return not torch.compiler.is_compiling() and _functorch.maybe_current_level() is not None
+def _torchs(x: Tensor, y: Tensor) -> bool:
+    """Whether a product is torch's because torch.func is at work (its grad refuses operators whose gradient is registered from Python, its
+    vmap runs them one by one) or because autocast would cast an operand."""
+    if not torch.compiler.is_compiling() and _functorch.maybe_current_level() is not None:
+        return True
+    if not _is_any_autocast_enabled():
+        return False
+    device = x.device.type
+    return x.is_meta or (torch.is_autocast_enabled(device) and not x.dtype == y.dtype == torch.get_autocast_dtype(device))
 
 
 _TYPES = (Tensor, torch.nn.Parameter)

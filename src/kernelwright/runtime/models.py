@@ -57,14 +57,8 @@ def __getattr__(name: str) -> type[nn.Module]:
 
 
 def _ours(x: Tensor, weight: Tensor) -> bool:
-    """Whether torch's own forward would multiply just these two: no tensor subclass that has its own products (sharded, quantised or
-    nested, perhaps since `accelerate`), and no autocast to another dtype."""
-    if type(x) not in _PLAIN or type(weight) not in _PLAIN or x.dtype != weight.dtype:
-        return False
-    if not torch._C._is_any_autocast_enabled():  # 0.1 us, and what follows 0.7 us
-        return True
-    device = x.device.type
-    return not x.is_meta and (not torch.is_autocast_enabled(device) or torch.get_autocast_dtype(device) == x.dtype)
+    """Neither is a tensor subclass with products of its own: sharded, quantised or nested, perhaps since `accelerate`."""
+    return type(x) in _PLAIN and type(weight) in _PLAIN
 
 
 @dataclass(frozen=True)
