@@ -97,7 +97,7 @@ def test_what_was_saved_comes_back(tmp_path):
 def test_the_strongest_rival_ships_where_ours_is_slower(tmp_path):
     slow = trial(tmp_path, 1, 10.0, rivals={"eager": 2.0, "cublaslt": 0.9, "cublas": 0.95})
     entry = pack.save(tmp_path / "p", [slow]).entry(W)
-    assert entry is not None and (entry.rival, entry.source, entry.artifact) == ("cublaslt", "", "")
+    assert entry is not None and (entry.rival, entry.sources, entry.artifact) == ("cublaslt", (), "")
     loaded = pack.load(tmp_path / "p")
     assert loaded.info()["vendor kernels"] == 1 and "our best was" in str(loaded.info()["entries"])
     with pytest.raises(ValueError, match="served by the rival cublaslt"):
