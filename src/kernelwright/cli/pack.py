@@ -108,11 +108,10 @@ def merge(
     out: Annotated[Path, typer.Option(help="Folder to make.")],
     json_output: Json = False,
 ) -> None:
-    """Make one pack of several. Of a workload in more than one, what was shown to be further ahead of the library ships."""
+    """Make one pack of several; of one, write it anew in today's format. Of a workload in more than one pack, what was shown to be
+    further ahead of the library ships."""
     from kernelwright.runtime.pack_merge import merge as merged
 
-    if len(paths) < 2:
-        raise typer.BadParameter("name at least two packs to merge")
     made = merged(paths, out)
     said = {"path": str(made.path), "workloads": len(made.entries), "kernels": len(made.kernels())}
     if json_output:

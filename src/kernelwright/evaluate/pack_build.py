@@ -14,9 +14,7 @@ from pathlib import Path
 from kernelwright.evaluate.build import Builder
 from kernelwright.records import Build, Record
 from kernelwright.runtime.pack import Pack, PackError, load, seal
-from kernelwright.runtime.pack_sources import HEADERS
 from kernelwright.settings import reason
-from kernelwright.targets import nvrtc
 from kernelwright.targets import target as target_of
 
 
@@ -55,15 +53,14 @@ def build_pack(path: str | Path, told: Callable[[int, int], None] = lambda done,
     measured = pack.manifest.environment.versions.get("compiler", "")
     if not unbuilt:
         return Built(measured=measured)
-    headers = _headers(pack)
-    candidates = {name: c.replace(source=nvrtc.inlined(c.source, headers)) for name, e in unbuilt.items() if (c := pack.candidate(e))}
+    candidates = {name: pack.buildable(e) for name, e in unbuilt.items()}
     made: dict[str, tuple[bytes, str]] = {}
     told(0, len(unbuilt))
     with Builder(target_of(pack.manifest.environment.target)) as builder:
         for name, (_, built) in zip(candidates, builder.builds(candidates.values()), strict=True):
             if not isinstance(built, Build):
                 evidence = " ".join(built.evidence.split())[:300] if built else "its target compiles nothing"
-                older = "" if headers else " (the pack does not hold the header library that its kernels were written for)"
+                older = " (it was made by an earlier version, which shipped no header library)" if pack.manifest.format == 1 else ""
                 raise PackError(f"the build {name} of the pack {pack.path} cannot be made here{older}: {evidence}")
             made[name] = Path(built.artifact).read_bytes(), built.compiler
             told(len(made), len(unbuilt))
@@ -72,12 +69,6 @@ def build_pack(path: str | Path, told: Callable[[int, int], None] = lambda done,
     _put(pack, made, {name: sums[name] for name in other})
     compilers = tuple(dict.fromkeys(compiler for _, compiler in made.values()))
     return Built(same=len(made) - len(other), other=other, compilers=compilers, measured=measured)
-
-
-def _headers(pack: Pack) -> dict[str, str]:
-    """The header library that the Pack was measured with; Packs of format 1 have none, and use the installed one."""
-    names = [n for n in pack.manifest.files if n.startswith(HEADERS)]
-    return {f"kernelwright/{n.removeprefix(HEADERS)}": (pack.path / n).read_text(encoding="utf-8") for n in names}
 
 
 def _put(pack: Pack, made: dict[str, tuple[bytes, str]], other: dict[str, str]) -> None:

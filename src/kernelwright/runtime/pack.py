@@ -28,6 +28,7 @@ from kernelwright.runtime import pack_sources, times
 from kernelwright.runtime.pack_choice import choose, entry_of
 from kernelwright.runtime.pack_format import Entry, Manifest, PackError, decode, encode
 from kernelwright.settings import reason
+from kernelwright.targets import nvrtc
 
 __all__ = ["Entry", "Manifest", "Pack", "PackError", "add_times", "entry_of", "load", "save"]
 
@@ -63,6 +64,14 @@ class Pack:
         return msgspec.convert(
             {"kind": entry.kind, "source": source, "plan": entry.plan, "flags": entry.flags, "origin": entry.origin}, Candidate
         )
+
+    def buildable(self, entry: Entry) -> Candidate:
+        """The Candidate to compile: with the header library that the Pack holds in its source, which another version's need not serve. A
+        Pack of format 1 holds none, and its kernels get the installed one."""
+        found = self.candidate(entry)
+        names = [n for n in self.manifest.files if n.startswith(pack_sources.HEADERS)]
+        headers = {f"kernelwright/{n.removeprefix(pack_sources.HEADERS)}": (self.path / n).read_bytes().decode() for n in names}
+        return found.replace(source=nvrtc.inlined(found.source, headers))
 
     def artifact(self, entry: Entry) -> Path | None:
         """The built kernel; None where nothing is compiled."""
