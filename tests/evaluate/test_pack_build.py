@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from kernelwright.evaluate.build import Builder
 from kernelwright.evaluate.pack_build import build_pack
-from kernelwright.records import Candidate, Environment, Launch, LaunchPlan, Origin, TensorArg
+from kernelwright.records import Candidate, Environment, Launch, LaunchPlan, Origin, Outcome, TensorArg, Verdict
 from kernelwright.runtime import export, pack
 from kernelwright.runtime.pack import PackError, seal
 from kernelwright.runtime.pack_format import decode
@@ -58,7 +59,7 @@ def test_what_comes_out_otherwise_is_told_and_recorded(whole, stripped):
     seal(stripped, m.replace(files=m.files | {name: hashlib.sha256(b"as another compiler made it").hexdigest()}))
     found = build_pack(stripped)
     compiler = "NVRTC {}.{}".format(*nvrtc.version())
-    assert (found.same, found.other) == (1, (name,)) and "headers differ" in found.sentence
+    assert (found.same, found.other) == (1, (name,)) and "the machine differ" in found.sentence
     built = pack.load(stripped)
     assert built.manifest.rebuilt == {name: compiler} and built.info()["builds not measured"] == 1
     assert built.manifest.files == whole.manifest.files
@@ -77,6 +78,19 @@ def test_kernels_are_built_with_the_header_library_that_ships(whole, stripped, m
     assert "kernelwright/" not in source.replace("// kernelwright/", "") and HEADER in loaded.manifest.files
     cubin, _ = nvrtc.compile_cubin(source, "sm_90a")
     assert hashlib.sha256(cubin).hexdigest() == whole.manifest.files[loaded.entries[0].artifact]
+
+
+def test_a_pack_without_a_header_library_says_so_where_todays_does_not_fit(whole, stripped, monkeypatch):
+    m = pack.load(stripped, built=False).manifest
+    seal(stripped, m.replace(files={n: x for n, x in m.files.items() if not n.startswith("sources/kernelwright/")}))
+    assert build_pack(stripped).same == 2, "the installed one is the same"
+    for f in (stripped / "builds").iterdir():
+        f.unlink()
+    monkeypatch.setattr(
+        Builder, "builds", lambda self, cs: ((c, Verdict(outcome=Outcome.COMPILE_ERROR, evidence="no\nmember")) for c in cs)
+    )
+    with pytest.raises(PackError, match=r"cannot be made here \(an earlier version made it, which shipped no header library\): no member"):
+        build_pack(stripped)
 
 
 def test_a_kernel_that_does_not_compile_leaves_the_pack_as_it_was(stripped):

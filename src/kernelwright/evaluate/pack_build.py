@@ -38,7 +38,7 @@ class Built(Record, frozen=True, kw_only=True):
         if not self.other:
             return f"{said}, each the same file as was measured"
         why = (
-            "the header library or the toolkit's headers differ from those measured with"
+            "the headers, the header library or the machine differ from those measured with"
             if compilers == self.measured
             else f"they were measured as {self.measured or 'an unknown compiler'} built them"
         )
@@ -60,7 +60,8 @@ def build_pack(path: str | Path, told: Callable[[int, int], None] = lambda done,
         for name, (_, built) in zip(candidates, builder.builds(candidates.values()), strict=True):
             if not isinstance(built, Build):
                 evidence = " ".join(built.evidence.split())[:300] if built else "its target compiles nothing"
-                older = " (it was made by an earlier version, which shipped no header library)" if pack.manifest.format == 1 else ""
+                lacks = '#include "kernelwright/' in candidates[name].source  # else the pack's own was written into it
+                older = " (an earlier version made it, which shipped no header library)" if lacks else ""
                 raise PackError(f"the build {name} of the pack {pack.path} cannot be made here{older}: {evidence}")
             made[name] = Path(built.artifact).read_bytes(), built.compiler
             told(len(made), len(unbuilt))
