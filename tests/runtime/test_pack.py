@@ -1,11 +1,13 @@
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import subprocess
 import sys
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from kernelwright.records import (
@@ -25,6 +27,7 @@ from kernelwright.records import (
 )
 from kernelwright.runtime import pack
 from kernelwright.runtime.pack import PackError
+from kernelwright.runtime.pack_format import encode
 
 W = Workload(problem="gemm", axes={"M": 4, "N": 8, "K": 2}, dtype="fp16", layout="nn")
 ENV = Environment(target="cuda:sm_90", device="NVIDIA H200", versions={"nvrtc": "13.0"})
@@ -97,7 +100,7 @@ def test_what_was_saved_comes_back(tmp_path):
 def test_the_strongest_rival_ships_where_ours_is_slower(tmp_path):
     slow = trial(tmp_path, 1, 10.0, rivals={"eager": 2.0, "cublaslt": 0.9, "cublas": 0.95})
     entry = pack.save(tmp_path / "p", [slow]).entry(W)
-    assert entry is not None and (entry.rival, entry.source, entry.artifact) == ("cublaslt", "", "")
+    assert entry is not None and (entry.rival, entry.sources, entry.artifact) == ("cublaslt", (), "")
     loaded = pack.load(tmp_path / "p")
     assert loaded.info()["vendor kernels"] == 1 and "our best was" in str(loaded.info()["entries"])
     with pytest.raises(ValueError, match="served by the rival cublaslt"):
@@ -157,22 +160,90 @@ def test_other_formats_and_paths_outside(tmp_path):
     saved = pack.save(tmp_path / "p", [trial(tmp_path, 1, 1.0)])
     manifest = tmp_path / "p" / "manifest.json"
     content = json.loads(manifest.read_text())
-    manifest.write_text(json.dumps({**content, "format": 2, "new field": 1}))
-    with pytest.raises(PackError, match="has format 2, this kernelwright knows 1; upgrade"):
+    manifest.write_text(json.dumps({**content, "format": 3, "new field": 1}))
+    with pytest.raises(PackError, match="has format 3, this kernelwright knows 2; upgrade"):
         pack.load(tmp_path / "p")
     for name in ("../secret", "/etc/passwd"):
-        sly = saved.manifest.replace(files={name: "0" * 64})
-        manifest.write_text(sly.replace(checksum=sly.digest()).to_json())
+        manifest.write_bytes(encode(saved.manifest.replace(files={name: "0" * 64})))
         with pytest.raises(PackError, match="names a file outside"):
             pack.load(tmp_path / "p")
-    sly = saved.manifest.replace(files={})
-    manifest.write_text(sly.replace(checksum=sly.digest()).to_json())
+    manifest.write_bytes(encode(saved.manifest.replace(files={})))
     with pytest.raises(PackError, match="has no checksum for the files"):
         pack.load(tmp_path / "p")
-    for text in ("", "[]", '{"format": 1}', "\xff"):
+    other = saved.entries[0].replace(flags=("-DN=2",))
+    manifest.write_bytes(encode(saved.manifest.replace(entries=(other,))))
+    with pytest.raises(PackError, match="is not the one measured"):
+        pack.load(tmp_path / "p")
+    for text in ("", "[]", '{"format": 1}', '{"format": 2}', "\xff", json.dumps({**content, "kernels": {}})):
         manifest.write_bytes(text.encode("latin1"))
         with pytest.raises(PackError, match="is damaged"):
             pack.load(tmp_path / "p")
+
+
+def test_format_1_is_still_read(tmp_path):
+    both = [trial(tmp_path, 1, 10.0), trial(tmp_path, 2, 5.0, workload=W.replace(dtype="bf16"), rivals={"cublas": 0.5})]
+    saved = pack.save(tmp_path / "p", both)
+    manifest = tmp_path / "p" / "manifest.json"
+    old = {name: getattr(saved.manifest, name) for name in ("kernelwright", "created", "environment", "files")}
+    entries = [msgspec.to_builtins(e) for e in saved.entries]
+    for e in entries:
+        e["source"] = "".join(e.pop("sources"))
+    content = {"format": 1, **msgspec.to_builtins(old), "entries": entries, "checksum": ""}
+    content = {k: content[k] for k in ("format", "kernelwright", "created", "environment", "entries", "files", "checksum")}
+    order = ("workload", "rival", "candidate", "kind", "source", "artifact", "plan", "flags", "origin", "evidence")
+    content["entries"] = [{k: e[k] for k in order} for e in entries]
+    digest = hashlib.sha256(msgspec.json.encode(content)).hexdigest()
+    manifest.write_text(json.dumps(content | {"checksum": digest}, indent=1))
+    loaded = pack.load(tmp_path / "p")
+    assert loaded.manifest.format == 1 and loaded.entries == saved.entries and loaded.candidate(loaded.entries[0]) == both[0].candidate
+    manifest.write_text(json.dumps(content | {"checksum": digest, "created": "yesterday"}))
+    with pytest.raises(PackError, match="was changed or damaged"):
+        pack.load(tmp_path / "p")
+    manifest.write_text(json.dumps(content | {"checksum": digest}))
+    assert pack.add_times(tmp_path / "p", both).manifest.format == 2, "written anew"
+    assert pack.load(tmp_path / "p").entries == saved.entries
+
+
+def test_the_manifest_loses_nothing_and_says_nothing_twice(tmp_path):
+    comparisons = tuple(
+        Comparison(rival=r, mode=m, ratio=1.1 + n / 7, low=1 / 3, high=2.0, rival_us=10 / 3, noise_low=f, noise_high=1.1, rounds=n)
+        for m, f in (("device-cold", 0.99), ("device-warm", 0.98)) for n, r in ((25, "eager"), (25, "cublas"), (7, "cublaslt"))
+    )  # fmt: skip
+    one = trial(tmp_path, 1, 10.0).replace(comparisons=comparisons)
+    many = [one.replace(workload=W.replace(axes={"M": m, "N": 8, "K": 2})) for m in range(1, 51)]
+    loaded = pack.load(pack.save(tmp_path / "p", many).path)
+    assert [e.evidence.comparisons for e in loaded.entries] == [comparisons] * 50
+    text = (tmp_path / "p" / "manifest.json").read_text()
+    assert text.count('"launches"') == text.count("gemm_sm90") == 1 and text.count("0.99,") == 100
+    assert max(map(len, text.splitlines())) < 1500, "an entry a line"
+
+
+def test_what_sources_share_is_stored_once(tmp_path):
+    template = "".join(f"// line {i} of a template that is the same for all\n" for i in range(50))
+
+    def source(n: int, end: str = "\n") -> str:
+        return f"{template}constexpr int n = {n};\r\n{template}// the end{end}"
+
+    first = trial(tmp_path, 0, 1.0)
+    texts = [source(1), source(2), source(3, end=""), "// another\n" + source(4), "", "x"]
+    trials = []
+    for n, text in enumerate(texts):
+        t = trial(tmp_path, n, 1.0, workload=W.replace(axes={"M": n + 1, "N": 8, "K": 2}))
+        trials.append(t.replace(candidate=first.candidate.replace(source=text, flags=(f"-DN={n}",))))
+    loaded = pack.load(pack.save(tmp_path / "p", trials).path)
+    assert [loaded.candidate(e).source for e in loaded.entries] == texts
+    assert (
+        loaded.entries[0].sources[0] == loaded.entries[1].sources[0] == loaded.entries[2].sources[0] and len(loaded.entries[3].sources) == 1
+    )
+    assert sum(f.stat().st_size for f in (tmp_path / "p" / "sources").iterdir()) < sum(map(len, texts)) - 1.5 * len(template)
+
+
+def test_a_pack_without_its_builds_says_what_to_run(tmp_path):
+    saved = pack.save(tmp_path / "p", [trial(tmp_path, 1, 1.0)])
+    (tmp_path / "p" / saved.entries[0].artifact).unlink()
+    with pytest.raises(PackError, match="lacks 1 of its builds; compile them with `kernelwright pack build"):
+        pack.load(tmp_path / "p")
+    assert list(pack.load(tmp_path / "p", built=False).unbuilt()) == [saved.entries[0].artifact]
 
 
 def test_places(tmp_path):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 from pathlib import Path
 from typing import Annotated
 
@@ -22,6 +23,14 @@ from kernelwright.cli.common import (
 
 NOTE_SECONDS = 300.0
 """Of silence of the judge, which shares the device with the sanitizers' processes."""
+
+
+class Form(enum.StrEnum):
+    """What a pack is exported to."""
+
+    sources = "sources"
+    hf_kernels = "hf-kernels"
+
 
 app = typer.Typer(help="Winners as a folder of sources, builds and evidence.", no_args_is_help=True)
 
@@ -73,6 +82,69 @@ def times(path: Annotated[Path, typer.Argument(help="A pack's folder, made on th
         emit(said)
     else:
         console(False).print(f"{said['measured']} times of {said['kernels']} kernels on {said['workloads']} workloads", markup=False)
+
+
+@app.command(epilog="Example: kernelwright pack build my-pack")
+def build(
+    path: Annotated[Path, typer.Argument(help="A pack's folder; no GPU is needed.")],
+    json_output: Json = False,
+) -> None:
+    """Compile what a pack lacks from its sources, ahead of time: one that was exported as sources, or lost builds."""
+    from kernelwright.cli.progress import steps
+    from kernelwright.evaluate.pack_build import build_pack
+
+    screen = console(json_output)
+    with steps(screen, "compiling") as told:
+        found = build_pack(path, told)
+    if json_output:
+        emit({"same": found.same, "other": found.other, "compilers": found.compilers, "measured with": found.measured})
+    else:
+        screen.print(found.sentence, markup=False)
+
+
+@app.command(epilog="Example: kernelwright pack merge pack-nn pack-nt --out pack-both")
+def merge(
+    paths: Annotated[list[Path], typer.Argument(help="Packs of one kind of device, measured with the same versions.")],
+    out: Annotated[Path, typer.Option(help="Folder to make.")],
+    json_output: Json = False,
+) -> None:
+    """Make one pack of several; of one, write it anew in today's format. Of a workload in more than one pack, what was shown to be
+    further ahead of the library ships."""
+    from kernelwright.runtime.pack_merge import merge as merged
+
+    made = merged(paths, out)
+    said = {"path": str(made.path), "workloads": len(made.entries), "kernels": len(made.kernels())}
+    if json_output:
+        emit(said)
+    else:
+        console(False).print(f"{said['path']}: {said['workloads']} workloads, {said['kernels']} kernels; prove it with "
+                             f"`kernelwright pack verify {out}`", markup=False)  # fmt: skip
+
+
+@app.command(epilog="Example: kernelwright pack export my-pack hub/hgemm --format hf-kernels --name hgemm")
+def export(
+    path: Annotated[Path, typer.Argument(help="A pack's folder.")],
+    out: Annotated[Path, typer.Argument(help="Folder to make.")],
+    to: Annotated[Form, typer.Option("--format", help="sources: without the builds, smaller; hf-kernels: for Hugging Face's kernels.")],
+    name: Annotated[str, typer.Option(help="Of the kernel on the hub; the default is OUT's.")] = "",
+    json_output: Json = False,
+) -> None:
+    """Write a pack in another form."""
+    from kernelwright.report.card import card
+    from kernelwright.runtime import export as exports
+    from kernelwright.runtime import pack
+
+    if to is Form.sources:
+        made = exports.sources(pack.load(path, built=False), out)
+    else:
+        loaded = pack.load(path)
+        named = name or out.resolve().name
+        made = exports.hf_kernels(loaded, out, named, card(loaded, named, _verification(loaded)))
+    size = sum(f.stat().st_size for f in made.rglob("*") if f.is_file())
+    if json_output:
+        emit({"path": str(made), "format": to.value, "bytes": size})
+    else:
+        console(False).print(f"{made}: {size / 1e6:.1f} MB", markup=False)
 
 
 @app.command(epilog="Example: kernelwright pack verify kernelwright-out/pack-hgemm-1000")
@@ -141,18 +213,21 @@ def _show(screen, found, where: Path) -> None:
 
 
 def _print(path: Path, json_output: bool) -> None:
-    from kernelwright.evaluate.audit import verification
     from kernelwright.runtime import pack
 
     loaded = pack.load(path)
-    found = verification(loaded)
-    said = f"none; run: kernelwright pack verify {path}"
-    if found is not None:
-        said = f"{len(found.kernels)} kernels, {len(found.failed)} failed, {found.not_run} runs of a tool not made, {found.created}"
-    info = loaded.info() | {"verification": said}
+    info = loaded.info() | {"verification": _verification(loaded, f"none; run: kernelwright pack verify {path}")}
     if json_output:
         emit(info)
     else:
         screen = console(False)
         for key, value in info.items():
             screen.print(f"{key}: {value}", markup=False)
+
+
+def _verification(pack, else_: str = "none") -> str:
+    from kernelwright.evaluate.audit import verification
+
+    if (found := verification(pack)) is None:
+        return else_
+    return f"{len(found.kernels)} kernels, {len(found.failed)} failed, {found.not_run} runs of a tool not made, {found.created}"

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import time
 from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -25,26 +27,7 @@ class SearchProgress:
 
     def __enter__(self) -> SearchProgress:
         if self.console.is_terminal:
-            from rich.progress import (
-                BarColumn,
-                MofNCompleteColumn,
-                Progress,
-                TextColumn,
-                TimeElapsedColumn,
-                TimeRemainingColumn,
-            )
-
-            self._live = Progress(
-                TextColumn("{task.description}"),
-                BarColumn(bar_width=24),
-                MofNCompleteColumn(),
-                TextColumn("{task.fields[status]}"),
-                TimeElapsedColumn(),
-                TextColumn("left"),
-                TimeRemainingColumn(),
-                console=self.console,
-                transient=True,
-            )
+            self._live = _bar(self.console)
             self._live.start()
             self._task = self._live.add_task(self.title, total=self.total, status="")
         return self
@@ -84,3 +67,38 @@ class SearchProgress:
         elapsed = self._printed - self._started
         left = (self.total - self.count) * elapsed / max(1, self.count)
         self.console.print(f"{self.title}: {self.count}/{self.total}  {self._status()}  {elapsed:.0f} s, {left:.0f} s left")
+
+
+@contextmanager
+def steps(console: Any, title: str) -> Iterator[Callable[[int, int], None]]:
+    """Of work whose steps are counted: call what it gives with (done, total)."""
+    printed = time.monotonic()
+    if not console.is_terminal:
+
+        def line(done: int, total: int) -> None:
+            nonlocal printed
+            if time.monotonic() - printed > PLAIN_SECONDS:
+                printed = time.monotonic()
+                console.print(f"{title}: {done}/{total}")
+
+        yield line
+        return
+    with _bar(console) as live:
+        task = live.add_task(title, total=None, status="")
+        yield lambda done, total: live.update(task, completed=done, total=total)
+
+
+def _bar(console: Any) -> Any:
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+    return Progress(
+        TextColumn("{task.description}"),
+        BarColumn(bar_width=24),
+        MofNCompleteColumn(),
+        TextColumn("{task.fields[status]}"),
+        TimeElapsedColumn(),
+        TextColumn("left"),
+        TimeRemainingColumn(),
+        console=console,
+        transient=True,
+    )

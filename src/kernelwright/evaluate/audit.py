@@ -208,7 +208,7 @@ class _Audit:
     ):
         self.entries, self.target, self.evaluator, self.extent = entries, target, evaluator, extent
         self.tool_path, self.versions = tool_path, versions
-        self.candidate = pack.candidate(entries[0])
+        self.candidate, self.buildable = pack.candidate(entries[0]), pack.buildable(entries[0])
         self.artifact = pack.artifact(entries[0])
         self.build = _shipped(self.artifact, pack)
         self.served = sorted((e.workload for e in entries), key=_elements)
@@ -270,7 +270,7 @@ class _Audit:
         if self.candidate.kind != "cuda" or self.artifact is None:
             return ()
         try:
-            ((_, built),) = self.evaluator.builder.builds([self.candidate])
+            ((_, built),) = self.evaluator.builder.builds([self.buildable])
             found = machine_code.inspect(self.candidate, built, self.artifact)
         except (TargetUnavailable, ValueError) as error:
             return (Tool(name="machine code", evidence=f"not run: {error}"),)

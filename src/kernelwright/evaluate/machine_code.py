@@ -54,10 +54,7 @@ def inspect(candidate: Candidate, built: Build | Verdict | None, artifact: Path)
 
 def inspect_pack(pack: Pack) -> list[MachineCode]:
     """Each CUDA kernel of a Pack once. Raises TargetUnavailable where there is no compiler or disassembler."""
-    artifacts = {
-        pack.candidate(entries[0]): artifact
-        for entries in pack.kernels().values()
-        if entries[0].kind == "cuda" and (artifact := pack.artifact(entries[0]))
-    }
+    kernels = [(e, artifact) for e, *_ in pack.kernels().values() if e.kind == "cuda" and (artifact := pack.artifact(e))]
     with Builder(target_of(pack.manifest.environment.target)) as builder:
-        return [inspect(c, built, artifacts[c]) for c, built in builder.builds(artifacts)]
+        builds = builder.builds(pack.buildable(e) for e, _ in kernels)
+        return [inspect(pack.candidate(e), built, artifact) for (e, artifact), (_, built) in zip(kernels, builds, strict=True)]

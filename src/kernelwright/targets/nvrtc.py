@@ -93,6 +93,21 @@ def device_headers() -> Mapping[str, str]:
     return {f"kernelwright/{f.name}": f.read_text(encoding="utf-8") for f in files}
 
 
+def inlined(source: str, headers: Mapping[str, str]) -> str:
+    """The source with each header that it includes, by `#include "NAME"`, in the place where it is included first."""
+    left = dict(headers)
+
+    def text(found: re.Match[str]) -> str:
+        if found[1] not in headers:
+            return found[0]
+        return expanded(left.pop(found[1], "").replace("#pragma once\n", "", 1))
+
+    def expanded(part: str) -> str:
+        return re.sub(r'^[ \t]*#include "([^"]+)"[^\n]*$', text, part, flags=re.MULTILINE)
+
+    return expanded(source)
+
+
 # ------------------------------------------------------------------------------------------------------------- compile
 
 

@@ -1,0 +1,89 @@
+"""Compiles what a Pack lacks, ahead of time: no GPU is needed, and serving compiles nothing.
+
+A compiler of the version that was measured with makes the same cubin again, byte for byte: then the Pack is as it was, its checksum and its
+verification too. Otherwise the manifest names the compiler of each build that came out otherwise.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from hashlib import sha256
+from pathlib import Path
+
+from kernelwright.evaluate.build import Builder
+from kernelwright.records import Build, Record
+from kernelwright.runtime.pack import Pack, PackError, load, seal
+from kernelwright.settings import reason
+from kernelwright.targets import target as target_of
+
+
+class Built(Record, frozen=True, kw_only=True):
+    """What `build_pack` did."""
+
+    same: int = 0
+    """Builds with the checksum of those that were measured."""
+    other: tuple[str, ...] = ()
+    """Files that came out otherwise."""
+    compilers: tuple[str, ...] = ()
+    measured: str = ""
+    """The compiler of the measurements."""
+
+    @property
+    def sentence(self) -> str:
+        if not self.same and not self.other:
+            return "nothing to build: every kernel has its build"
+        compilers = ", ".join(self.compilers)
+        said = f"{self.same + len(self.other)} kernels built with {compilers}"
+        if not self.other:
+            return f"{said}, each the same file as was measured"
+        why = (
+            "the headers, the header library or the machine differ from those measured with"
+            if compilers == self.measured
+            else f"they were measured as {self.measured or 'an unknown compiler'} built them"
+        )
+        return f"{said}, {len(self.other)} of them not the file that was measured: {why}; prove them with `kernelwright pack verify`"
+
+
+def build_pack(path: str | Path, told: Callable[[int, int], None] = lambda done, total: None) -> Built:
+    """Makes the Pack whole. `told`: builds done, of all that are to be made. Raises PackError for a kernel that does not compile,
+    TargetUnavailable where there is no compiler."""
+    pack = load(path, built=False)
+    unbuilt = pack.unbuilt()
+    measured = pack.manifest.environment.versions.get("compiler", "")
+    if not unbuilt:
+        return Built(measured=measured)
+    candidates = {name: pack.buildable(e) for name, e in unbuilt.items()}
+    made: dict[str, tuple[bytes, str]] = {}
+    told(0, len(unbuilt))
+    with Builder(target_of(pack.manifest.environment.target)) as builder:
+        for name, (_, built) in zip(candidates, builder.builds(candidates.values()), strict=True):
+            if not isinstance(built, Build):
+                evidence = " ".join(built.evidence.split())[:300] if built else "its target compiles nothing"
+                lacks = '#include "kernelwright/' in candidates[name].source  # else the pack's own was written into it
+                older = " (an earlier version made it, which shipped no header library)" if lacks else ""
+                raise PackError(f"the build {name} of the pack {pack.path} cannot be made here{older}: {evidence}")
+            made[name] = Path(built.artifact).read_bytes(), built.compiler
+            told(len(made), len(unbuilt))
+    sums = {name: sha256(content).hexdigest() for name, (content, _) in made.items()}
+    other = tuple(name for name in made if sums[name] != pack.manifest.files[name])
+    _put(pack, made, {name: sums[name] for name in other})
+    compilers = tuple(dict.fromkeys(compiler for _, compiler in made.values()))
+    return Built(same=len(made) - len(other), other=other, compilers=compilers, measured=measured)
+
+
+def _put(pack: Pack, made: dict[str, tuple[bytes, str]], other: dict[str, str]) -> None:
+    """`other`: checksums of the files that came out otherwise."""
+    try:
+        for name, (content, _) in made.items():
+            place = pack.path / name
+            place.parent.mkdir(exist_ok=True)
+            partly = place.with_name(f".{place.name}.{os.getpid()}")
+            partly.write_bytes(content)
+            partly.replace(place)
+        m = pack.manifest
+        rebuilt = {n: c for n, c in m.rebuilt.items() if n not in made} | {n: made[n][1] for n in other}
+        if other:
+            seal(pack.path, m.replace(files=m.files | other, rebuilt=rebuilt))
+    except OSError as error:
+        raise PackError(f"the builds of {pack.path} were not written: {reason(error, pack.path)}; make room or copy the pack") from None
