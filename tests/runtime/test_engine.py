@@ -25,6 +25,8 @@ ENVIRONMENT = Environment(target="cuda:sm_90", device="NVIDIA H200", host="made 
 CPU = torch.device("cpu")
 SIZES = {"tensormap": TENSOR_MAP_BYTES, "scalar": 4}
 SERVED = ("gemm:64x32x64:fp16:nn", "gemm:64x32x64:bf16:nt", "linear:64x32x64:fp16:nt:bias+gelu")
+SPLIT = "gemm:256x256x4096:fp16:nn"
+"""Its kernel's parts of K meet in a workspace."""
 
 
 @pytest.fixture(scope="module")
@@ -38,6 +40,9 @@ def served(tmp_path_factory) -> pack.Pack:
     for name in SERVED:
         w, whole_k = resolve(name), family("gemm_sm90_whole_k")
         made.append((name, whole_k.render(whole_k.seeds(w, H200)[0], w, H200)))
+    w, persistent = resolve(SPLIT), family("gemm_sm90_persistent")
+    config = next(c | {"split_k": 4} for c in persistent.seeds(w, H200) if persistent.illegal(c | {"split_k": 4}, w, H200) is None)
+    made.append((SPLIT, persistent.render(config, w, H200)))
     return made_up_pack(tmp_path_factory.mktemp("pack") / "p", "cuda:sm_90", ENVIRONMENT, made)
 
 
@@ -131,6 +136,32 @@ def test_a_driver_that_refuses_leaves_the_rest_to_torch(serving):
         warnings.simplefilter("error")
         assert torch.equal(api.matmul(a, b), a @ b)
     assert len(serving.cuda.launches()) == 1
+
+
+def test_a_pack_used_later_is_not_served_by_the_kernels_of_an_earlier(serving, served):
+    a, b = halves((64, 64), (64, 32))
+    api.matmul(a, b)
+    other = pack.Pack(served.path, served.manifest.replace(checksum="another", entries=()))
+    engine._engines[CPU] = engine.Engine(other, CPU, serving.engine._launcher, 132)
+    assert torch.equal(api.matmul(a, b), a @ b) and len(serving.cuda.launches()) == 1
+
+
+def test_a_kernel_whose_file_is_gone_is_left_to_torch(serving, monkeypatch):
+    def gone(artifact, device):
+        raise FileNotFoundError(artifact)
+
+    monkeypatch.setattr(serving.engine._launcher, "kernels", gone)
+    a, b = halves((64, 64), (64, 32))
+    assert torch.equal(api.matmul(a, b), a @ b) and not serving.cuda.launches()
+
+
+def test_another_stream_gets_its_workspace_without_choosing_again(serving):
+    a, b = halves((256, 4096), (4096, 256))
+    for stream in (1, 2, 1, 2):
+        serving.cuda.lib.fake_stream(stream)
+        api.matmul(a, b)
+    assert len(serving.cuda.launches()) == 4 and serving.met == 1
+    assert {one.stream for one in serving.cuda.launches()} == {1, 2}
 
 
 def test_explain(serving):

@@ -21,6 +21,7 @@ from kernelwright.runtime import pack as packs
 from kernelwright.runtime.dispatch import Choice, Dispatcher
 from kernelwright.runtime.launcher import Launcher, LaunchError, LauncherUnavailable, open_launcher, stored
 from kernelwright.settings import settings
+from kernelwright.targets.driver import DeviceFailure
 from kernelwright.targets.target import CandidateFault
 
 _DTYPES = {theirs: ours for ours, theirs in TORCH_DTYPES.items()}
@@ -44,14 +45,18 @@ class Engine:
             return False
         operation = self._operations.get(epilogue)
         if operation is None:
-            name = f"linear:{epilogue}" if epilogue else "gemm"
-            operation = self._operations[epilogue] = self._launcher.operation(f"{self.device} {name}")
+            # of this pack: what the launcher learnt for one that was used before must not be launched
+            name = f"{self.pack.manifest.checksum} {f'linear:{epilogue}' if epilogue else 'gemm'}"
+            operation = self._operations[epilogue] = self._launcher.operation(name)
         tensors = [t for t in (a, b, bias, addend, out) if t is not None]
         try:
             done = self._launch(operation, *tensors)
+            if done is None:  # known, perhaps, but the stream, or the graph that is captured, has no workspace for it
+                self._launcher.ready(operation, *tensors)
+                done = self._launch(operation, *tensors)
             if done is None and self._meet(operation, epilogue, a, b, out, bias, addend):
                 done = self._launch(operation, *tensors)
-        except LaunchError as error:
+        except (LaunchError, DeviceFailure) as error:
             self._off = True
             warnings.warn(f"kernelwright leaves {self.device} to PyTorch from now on: {error}", RuntimeWarning, stacklevel=2)
             return False
@@ -73,7 +78,7 @@ class Engine:
         return self.dispatcher.choose(w, {"ld_a": ld_a, "ld_b": ld_b})
 
     def _meet(self, operation: int, epilogue: str, a: Tensor, b: Tensor, out: Tensor, bias: Tensor | None, addend: Tensor | None) -> bool:
-        """Whether to launch again: a kernel, or its workspace on this stream, is there now."""
+        """Whether to launch again: there is a kernel now."""
         if self.device.type == "cuda" and torch.cuda.is_current_stream_capturing():
             return False  # loading a kernel is not allowed now
         named = {name: t for name, t in zip(("a", "b", "bias", "addend", "c"), (a, b, bias, addend, out), strict=True) if t is not None}
@@ -85,8 +90,8 @@ class Engine:
                 kernels = self._launcher.kernels(artifact, self.device)
                 self._launcher.register(operation, named, choice.entry.plan, kernels, choice.workload.axes, sms=self._sms)
                 return True
-            except (CandidateFault, ValueError):
-                pass  # not for tensors like these
+            except (CandidateFault, OSError, ValueError):
+                pass  # not for tensors like these, or its file is gone
         self._launcher.register_library(operation, *named.values())
         return False
 
