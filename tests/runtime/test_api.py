@@ -118,6 +118,20 @@ def test_an_unknown_activation_is_named(server: Server):
         api.linear(*tensors((3, 4), (5, 4)), activation="relu")
 
 
+def test_what_is_no_tensor_gets_torchs_exception(server: Server):
+    a, b = tensors((3, 4), (4, 5))
+    for ours, theirs, arguments in (
+        (api.linear, torch.nn.functional.linear, ([1.0], b)),
+        (api.linear, torch.nn.functional.linear, (a, None)),
+        (api.addmm, torch.addmm, (1.0, a, b)),
+        (api.addmm, torch.addmm, (a, a, "b")),
+    ):
+        with pytest.raises(Exception) as want:
+            theirs(*arguments)
+        with pytest.raises(type(want.value)):
+            ours(*arguments)
+
+
 def test_addmm(server: Server):
     vector, matrix, a, b = tensors((5,), (3, 5), (3, 4), (4, 5))
     same(api.addmm(vector, a, b), torch.addmm(vector, a, b))

@@ -27,31 +27,26 @@ from torch._C import (
 from kernelwright.runtime import ops
 from kernelwright.settings import settings
 
-_state = {"enabled": not settings().disabled}
-
 
 def enable() -> None:
     """The opposite of `disable`."""
-    _state["enabled"] = True
     ops.serve = _first
 
 
 def disable() -> None:
     """From now on every call goes to torch."""
-    _state["enabled"] = False
     ops.serve = ops.nobody
 
 
 @contextmanager
 def disabled() -> Iterator[None]:
     """torch alone inside the `with`."""
-    before = _state["enabled"]
+    before = ops.serve
     disable()
     try:
         yield
     finally:
-        if before:
-            enable()
+        ops.serve = before
 
 
 def matmul(a: Tensor, b: Tensor, *, out: Tensor | None = None) -> Tensor:
@@ -76,7 +71,7 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None, activation: st
     Raises ValueError for another."""
     if (activation := activation or "") not in ops.ACTIVATIONS:
         raise ValueError(f"unknown activation {activation!r}; choose one of {', '.join(filter(None, ops.ACTIVATIONS))}")
-    if _plain(x, weight, bias):
+    if weight is not None and _plain(x, weight, bias):
         return ops.linear(x, weight, bias, activation)
     if _torchs(x, weight):
         return ops.ACTIVATIONS[activation](torch.nn.functional.linear(x, weight, bias))
@@ -85,7 +80,8 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None, activation: st
 
 def addmm(input: Tensor, mat1: Tensor, mat2: Tensor, *, beta: float = 1, alpha: float = 1) -> Tensor:
     """torch.addmm. Ours serve a vector `input`, beta = alpha = 1: a layer with its bias."""
-    if alpha == 1 and beta == 1 and input.ndim == 1 and ops.pair(mat1, mat2) and ops.vector(input, mat2):
+    tensors = all(isinstance(t, Tensor) for t in (input, mat1, mat2))
+    if tensors and alpha == beta == 1 and input.ndim == 1 and ops.pair(mat1, mat2) and ops.vector(input, mat2):
         return linear(mat1, mat2.t(), input)
     return torch.addmm(input, mat1, mat2, beta=beta, alpha=alpha)
 
@@ -127,7 +123,9 @@ def _plain(*tensors: Tensor | None) -> bool:
 
 def _torchs(x: Tensor, y: Tensor) -> bool:
     """Whether a product is torch's because torch.func is at work (its grad refuses operators whose gradient is registered from Python, its
-    vmap runs them one by one) or because autocast would cast an operand."""
+    vmap runs them one by one), because autocast would cast an operand, or because one is no tensor, which torch says best."""
+    if not (isinstance(x, Tensor) and isinstance(y, Tensor)):
+        return True
     if not torch.compiler.is_compiling() and _functorch.maybe_current_level() is not None:
         return True
     if not _is_any_autocast_enabled():
@@ -151,7 +149,7 @@ def explain(a: Tensor, b: Tensor) -> str:
     """One or two sentences: what kw.matmul calls for tensors like these, and why."""
     from kernelwright.runtime import engine
 
-    if not _state["enabled"]:
+    if ops.serve is ops.nobody:
         return "torch.matmul: kernelwright is disabled."
     rows = ops.as_rows(a)
     if rows is None or b.ndim != 2 or not ops.pair(rows, b):
@@ -171,5 +169,5 @@ def _first(a: Tensor, b: Tensor, out: Tensor, epilogue: str, bias: Tensor | None
     return engine.serve(a, b, out, epilogue, bias, addend)
 
 
-if _state["enabled"]:
+if not settings().disabled:
     enable()
