@@ -24,6 +24,7 @@ from kernelwright.records import Environment, Trial, Workload
 from kernelwright.report import heatmap, html, shapes_page
 from kernelwright.report.shapes import Result, Shape, Versus, cause, shapes_of
 from kernelwright.runtime import pack
+from kernelwright.runtime.kernel_set import cover
 
 
 def main() -> None:
@@ -56,7 +57,7 @@ def main() -> None:
         args.out,
         command,
         environment,
-        result.figures(),
+        result.figures() | {"kernels_within_1_percent": kernel_counts(trials, result.mode)},
         own_losses=rows(result.losses(result.headline), result.mode),
         dispatched_losses=rows(result.losses(result.dispatched), result.mode),
         results=rows(list(result.headline.items()), result.mode),
@@ -89,6 +90,15 @@ def confirmed(path: Path, workloads: tuple[Workload, ...]) -> tuple[list[Trial],
     others = len(found) - len(kept)
     said = f"Left out, since times of other devices or versions do not compare: {others} trials." if others else ""
     return kept, kept[-1].environment, said
+
+
+def kernel_counts(trials: list[Trial], mode: str) -> dict[str, int]:
+    """By layout: how few of our kernels serve every shape within 1 % of its fastest confirmed one, as `tune` counts them."""
+    times: dict[str, dict[Workload, dict[str, float]]] = {}
+    for t in trials:
+        if t.candidate.kind != "rival" and t.verdict.ok and t.timing(mode):
+            times.setdefault(t.workload.layout, {}).setdefault(t.workload, {})[t.candidate.id] = t.median(mode)
+    return {layout: len(cover(measured, 0.01)) for layout, measured in sorted(times.items())}
 
 
 def served_by(path: Path) -> dict[Workload, str]:

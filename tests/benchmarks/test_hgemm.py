@@ -47,6 +47,7 @@ def test_a_suite_that_is_tuned_in_part_is_published_in_part(tmp_path):
     figures = summary["figures"]
     assert figures["shapes"] == 5 and figures["own_wins"] == 5, "scripts take 8 us and more, rivals 20"
     assert figures["own_over_tuned"] == pytest.approx(figures["dispatched_over_tuned"], rel=0.1)
+    assert figures["kernels_within_1_percent"] == {some[0].layout: len(done.kernels)}
     assert {r["shape"] for r in summary["results"]} == {"x".join(map(str, w.axes.values())) for w in some}
     with gzip.open(out / "trials.jsonl.gz") as lines:
         raw = [Trial.from_json(line) for line in lines]
