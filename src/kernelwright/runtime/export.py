@@ -17,8 +17,7 @@ from pathlib import Path
 import msgspec
 
 from kernelwright import __version__
-from kernelwright.runtime.pack import Pack, PackError, load
-from kernelwright.settings import reason
+from kernelwright.runtime.pack import Pack, PackError, load, whole
 
 NAME = re.compile(r"[a-z][-a-z0-9]*[a-z0-9]")
 """Of a kernel, as `kernels` wants it."""
@@ -58,15 +57,8 @@ def _made(out: str | Path, fill) -> Path:
     out = Path(os.path.abspath(out))
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise PackError(f"{out} exists; choose another place or delete it")
-    partial = out.with_name(f".{out.name}.{os.getpid()}.partial")
-    try:
-        partial.mkdir(parents=True)
-        fill(partial)
-        partial.rename(out)
-    except OSError as error:
-        raise PackError(f"{out} was not written: {reason(error, out)}; choose another place or make room") from None
-    finally:
-        shutil.rmtree(partial, ignore_errors=True)
+    with whole(out) as folder:
+        fill(folder)
     return out
 
 

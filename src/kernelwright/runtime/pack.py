@@ -15,7 +15,8 @@ import errno
 import hashlib
 import os
 import shutil
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -143,17 +144,10 @@ def save(path: str | Path, trials: Sequence[Trial], screens: Iterable[Trial] = (
         names = ", ".join(f"{device} ({target})" for target, device in sorted(places))
         raise PackError(f"a pack is for one device, these trials are of several: {names}; save them one by one")
     free(path)
-    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
-    try:
-        shutil.rmtree(partial, ignore_errors=True)
-        for folder in ("sources", "builds"):
-            (partial / folder).mkdir(parents=True)
-        manifest = _write(partial, chosen, screens)
-        swap(partial, path)
-    except OSError as error:
-        raise PackError(f"the pack {path} was not written: {reason(error, path)}; choose another place or make room") from None
-    finally:
-        shutil.rmtree(partial, ignore_errors=True)
+    with whole(path) as folder:
+        for name in ("sources", "builds"):
+            (folder / name).mkdir()
+        manifest = _write(folder, chosen, screens)
     return Pack(path, manifest)
 
 
@@ -234,7 +228,22 @@ def free(path: Path) -> None:
         raise PackError(f"{path} exists and is not a pack; choose another place")
 
 
-def swap(new: Path, path: Path) -> None:
+@contextmanager
+def whole(path: Path) -> Iterator[Path]:
+    """A new folder to fill, which is at `path` when all is in it, or not at all. Raises PackError."""
+    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
+    try:
+        shutil.rmtree(partial, ignore_errors=True)
+        partial.mkdir(parents=True)
+        yield partial
+        _swap(partial, path)
+    except OSError as error:
+        raise PackError(f"{path} was not written: {reason(error, path)}; choose another place or make room") from None
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+
+
+def _swap(new: Path, path: Path) -> None:
     """Puts a complete folder in its place. An older one moves aside first: a rename cannot replace a folder that is not empty."""
     if not path.exists() or not any(path.iterdir()):
         new.rename(path)

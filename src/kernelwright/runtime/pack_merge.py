@@ -8,15 +8,13 @@ compare; ratios within the same rounds do. A rival's entry counts as 1, one with
 from __future__ import annotations
 
 import os
-import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
 from kernelwright.records import Workload
 from kernelwright.runtime import pack_sources, times
-from kernelwright.runtime.pack import Entry, Pack, PackError, free, load, swap, write
+from kernelwright.runtime.pack import Entry, Pack, PackError, free, load, whole, write
 from kernelwright.runtime.pack_choice import file_of
-from kernelwright.settings import reason
 
 
 def merge(paths: Sequence[str | Path], out: str | Path) -> Pack:
@@ -30,15 +28,8 @@ def merge(paths: Sequence[str | Path], out: str | Path) -> Pack:
     rebuilt = {name: compiler for p in packs for name, compiler in p.manifest.rebuilt.items() if name in files}
     out = Path(os.path.abspath(out))
     free(out)
-    partial = out.with_name(f".{out.name}.{os.getpid()}.partial")
-    try:
-        partial.mkdir(parents=True)
-        manifest = write(partial, packs[0].manifest.environment, list(entries.values()), files, rebuilt=rebuilt)
-        swap(partial, out)
-    except OSError as error:
-        raise PackError(f"the pack {out} was not written: {reason(error, out)}; choose another place or make room") from None
-    finally:
-        shutil.rmtree(partial, ignore_errors=True)
+    with whole(out) as folder:
+        manifest = write(folder, packs[0].manifest.environment, list(entries.values()), files, rebuilt=rebuilt)
     return Pack(out, manifest)
 
 
