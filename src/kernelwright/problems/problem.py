@@ -24,6 +24,7 @@ TORCH_DTYPES = {
     "int32": torch.int32,
     "int64": torch.int64,
 }
+DTYPE_NAMES = {theirs: ours for ours, theirs in TORCH_DTYPES.items()}
 
 UNIT_ROUNDOFF = {"fp16": 2.0**-11, "bf16": 2.0**-8, "fp32": 2.0**-24}
 """Largest relative error of one rounding to nearest."""

@@ -15,7 +15,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from kernelwright.problems.problem import TORCH_DTYPES
+from kernelwright.problems.problem import DTYPE_NAMES
 from kernelwright.records import Workload
 from kernelwright.runtime import pack as packs
 from kernelwright.runtime.dispatch import Choice, Dispatcher
@@ -24,7 +24,6 @@ from kernelwright.settings import settings
 from kernelwright.targets.driver import DeviceFailure
 from kernelwright.targets.target import CandidateFault
 
-_DTYPES = {theirs: ours for ours, theirs in TORCH_DTYPES.items()}
 _engines: dict[torch.device, Engine | None] = {}
 _paths: list[Path] = [path for path in (settings().pack,) if path]
 _lock = threading.RLock()
@@ -71,7 +70,7 @@ class Engine:
         w = Workload(
             problem="linear" if epilogue else "gemm",
             axes={"M": a.shape[0], "N": b.shape[1], "K": a.shape[1]},
-            dtype=_DTYPES[a.dtype],
+            dtype=DTYPE_NAMES[a.dtype],
             layout=left + right,
             epilogue=epilogue,
         )

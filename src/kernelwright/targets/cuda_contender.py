@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from kernelwright.problems.problem import DTYPE_NAMES
 from kernelwright.records import LaunchPlan, Outcome
 from kernelwright.targets.cuda_chain import Predecessor
 from kernelwright.targets.cuda_clock import FIRST_SPIN, Clock, CudaContender
@@ -19,14 +20,6 @@ GUARD = 256
 GUARD_BYTE = 0xA5
 GARBAGE = 0xFF
 """Fills a workspace that is not zeroed: a NaN in every float type, -1 in every integer."""
-
-_DTYPES = {
-    torch.float16: "fp16",
-    torch.bfloat16: "bf16",
-    torch.float32: "fp32",
-    torch.int32: "int32",
-    torch.int64: "int64",
-}
 
 
 class Workspace:
@@ -58,7 +51,7 @@ class Workspace:
 
 
 def tensors_of(bound: Bound) -> Mapping[str, Tensor]:
-    return {name: Tensor(t.data_ptr(), _DTYPES[t.dtype]) for name, t in bound.tensors.items()}
+    return {name: Tensor(t.data_ptr(), DTYPE_NAMES[t.dtype]) for name, t in bound.tensors.items()}
 
 
 class Program(CudaContender):

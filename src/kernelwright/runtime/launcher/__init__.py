@@ -25,7 +25,7 @@ from typing import Any
 import torch
 
 from kernelwright.plan import Names
-from kernelwright.problems.problem import TORCH_DTYPES
+from kernelwright.problems.problem import DTYPE_NAMES
 from kernelwright.records import LaunchPlan
 from kernelwright.runtime.launcher.build import LauncherUnavailable, load
 from kernelwright.targets import driver
@@ -49,7 +49,6 @@ ALIGNED = 16
 TENSOR_MAPS = 4096
 """Encoded tensor maps kept, 160 bytes each."""
 
-_DTYPES = {theirs: ours for ours, theirs in TORCH_DTYPES.items()}
 # cuda.h: CUfunction, CUlaunchConfig with the stream and attributes still open, two CUlaunchAttribute; then counts of patches and
 # parameters, bytes of parameters
 HEAD = struct.Struct("<Q 7I 4x 2Q I 4x I4x64s I4x64s 3I 4x")
@@ -127,7 +126,7 @@ class Launcher:
             names |= {f"ld_{name}": stored(t)[1], f"numel_{name}": t.numel(), f"align_{name}": _alignment(t)}
         refuse_unmet(plan, names)
         size = workspace_bytes(plan, names)
-        addresses = {name: Tensor(t.data_ptr(), _DTYPES[t.dtype]) for name, t in tensors.items()}
+        addresses = {name: Tensor(t.data_ptr(), DTYPE_NAMES[t.dtype]) for name, t in tensors.items()}
         words = []
         with _current(device):
             for packed in pack(plan, names, addresses, 0, size):
