@@ -28,8 +28,8 @@ from tree import grow
 
 from kernelwright.archive import Archive
 from kernelwright.plan import unmet
+from kernelwright.problems.suites import size_class
 from kernelwright.records import Environment, Outcome, Trial, Verdict, Workload
-from kernelwright.report.shapes import CLASSES
 from kernelwright.runtime import pack, predictor, times
 from kernelwright.runtime.dispatch import contiguous
 from kernelwright.runtime.kernel_set import assign, cover
@@ -197,16 +197,12 @@ def decisions(suite: Suite, layout: str) -> Iterator[dict]:
                     kernel = decide(w, suite.us[w] if measured else None)
                     yield {
                         "group": group, "split": split, "variant": name, "measured": measured, "layout": layout, "workload": w,
-                        "class": size_class(w), "kernel": kernel, "vendor": suite.rivals[w][VENDOR], "torch": suite.rivals[w][TORCH],
+                        "class": size_class(2 * math.prod(w.axes.values())),
+                        "kernel": kernel, "vendor": suite.rivals[w][VENDOR], "torch": suite.rivals[w][TORCH],
                         "us": suite.us[w].get(kernel, math.nan) if kernel else suite.rivals[w][VENDOR], "best": suite.best(w),
                         "off": trained.off(w) if name == "predictor" else math.nan,
                     }  # fmt: skip
         print(f"{layout} {group} {split}: {len(trained.kernels)} kernels, {len(held_out)} shapes", flush=True)
-
-
-def size_class(w: Workload) -> str:
-    flops = 2.0 * math.prod(w.axes.values())
-    return next(name for name, below in CLASSES.items() if flops < below)
 
 
 def figures(rows: Sequence[dict]) -> dict[str, float]:

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from kernelwright.problems import ProblemError, problem_of, resolve
-from kernelwright.problems.suites import LLM_SHAPES, SUITES, labels, suite
+from kernelwright.problems.suites import LLM_SHAPES, SIZE_CLASSES, SUITES, labels, suite
 
 
 @pytest.mark.parametrize("name", SUITES)
@@ -17,6 +17,9 @@ def test_every_workload_can_be_typed_and_has_a_problem(name):
 
 def test_sizes_of_the_suites():
     assert len(suite("hgemm-1000")) == 1000
+    classes = [suite(f"hgemm-1000-{name}") for name in SIZE_CLASSES]
+    assert [len(c) for c in classes] == [123, 335, 376, 166]
+    assert set().union(*classes) == set(suite("hgemm-1000"))
     assert len(suite("gemm-dozen")) == 12
     assert len(suite("gemm-small")) == 20
     assert len(suite("chains")) == 12

@@ -11,9 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kernelwright import records
+from kernelwright.problems.suites import SIZE_CLASSES
 from kernelwright.records import Outcome, Verdict
 from kernelwright.report import heatmap, shapes_page
-from kernelwright.report.shapes import CLASSES, Result, mean_of, shapes_of
+from kernelwright.report.shapes import Result, mean_of, shapes_of
 from made_up_products import ENVIRONMENT, confirmed, product, suite_trials
 
 COLD = "device-cold"
@@ -125,7 +126,7 @@ def test_classes_by_work():
     names = [one(confirmed(product(m, n, k), 1.0, {})).size_class for m, n, k in
              ((64, 64, 64), (512, 256, 512), (2048, 1024, 1024), (4096, 4096, 4096), (16384, 16384, 16384))]  # fmt: skip
     assert names == ["small", "mid", "large", "huge", "huge"]
-    assert CLASSES["small"] == 2 * 512 * 256 * 512, "the limit belongs to the class above"
+    assert SIZE_CLASSES["small"] == 2 * 512 * 256 * 512, "the limit belongs to the class above"
 
 
 def test_every_figure_has_its_name_its_interval_and_its_shapes():
@@ -134,7 +135,7 @@ def test_every_figure_has_its_name_its_interval_and_its_shapes():
     figures = result.figures()
     headline = {s.name: v for s, v in result.headline.items()}
     assert figures["own_over_cuda_l2"] == pytest.approx(0.5 * headline["64x64x64"].c.ratio)
-    classes = [f"own_over_tuned_{c}" for c in CLASSES]
+    classes = [f"own_over_tuned_{c}" for c in SIZE_CLASSES]
     names = ["own_over_tuned", *classes, "dispatched_over_tuned", "own_over_tuned_nn", "own_over_tuned_nt"]
     names += ["own_over_exhaustive", "dispatched_over_exhaustive", "own_over_torch", "own_over_cuda_l2"]
     for name in names:

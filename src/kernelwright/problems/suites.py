@@ -6,12 +6,19 @@ vocabulary. A linear layer of `out` x `in` weights on M tokens is the GEMM M x o
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from kernelwright.records import Workload
 
+HGEMM = "hgemm-1000"
+HGEMM_SIZES = (64, 128, 256, 512, 1024, 2048, 4096, 8192, 12288, 16384)
+SIZE_CLASSES = {"small": 2**27, "mid": 2**32, "large": 2**37, "huge": math.inf}
+"""Name to the floating-point operations (2 M N K of a product) that a Workload of the class stays below: figures are given by class."""
+
 SUITES: dict[str, str] = {
-    "hgemm-1000": "all 1,000 fp16 products with M, N, K of 64 to 16384, the grid of CUDA-L2",
+    HGEMM: "all 1,000 fp16 products with M, N, K of 64 to 16384, the grid of CUDA-L2",
+    **{f"{HGEMM}-{name}": f"those of them of the class {name}" for name in SIZE_CLASSES},
     "llm-shapes": "bf16 projections of eight open language models at batches of 1 to 2048 tokens",
     "chains": "every chain at 1024 x 1024, fp32",
     "chains-llm": "chains at the shapes of language models, fp16 and bf16",
@@ -20,7 +27,6 @@ SUITES: dict[str, str] = {
 }
 """Name to description."""
 
-HGEMM_SIZES = (64, 128, 256, 512, 1024, 2048, 4096, 8192, 12288, 16384)
 LLM_BATCHES = (1, 8, 16, 32, 64, 128, 512, 2048)
 
 
@@ -113,8 +119,9 @@ def suite(name: str, *, dtype: str | None = None) -> tuple[Workload, ...]:
 
 
 def _members(name: str) -> list[Workload]:
-    if name == "hgemm-1000":
-        return [_gemm(m, n, k, "fp16", "nn") for m in HGEMM_SIZES for n in HGEMM_SIZES for k in HGEMM_SIZES]
+    if name.startswith(HGEMM):
+        every = [_gemm(m, n, k, "fp16", "nn") for m in HGEMM_SIZES for n in HGEMM_SIZES for k in HGEMM_SIZES]
+        return [w for w in every if name == HGEMM or size_class(2 * math.prod(w.axes.values())) == name.removeprefix(f"{HGEMM}-")]
     if name == "llm-shapes":
         return [_gemm(m, n, k, "bf16", "nt") for _, _, n, k in LLM_SHAPES for m in LLM_BATCHES]
     if name == "chains":
@@ -126,6 +133,10 @@ def _members(name: str) -> list[Workload]:
     if name == "gemm-small":
         return [_gemm(*shape, "fp32", "nn") for shape in _GEMM_SMALL]
     return [_gemm(*shape, "fp16", "nn") for shape in _GEMM_DOZEN]
+
+
+def size_class(flops: float) -> str:
+    return next(name for name, below in SIZE_CLASSES.items() if flops < below)
 
 
 def _gemm(m: int, n: int, k: int, dtype: str, layout: str) -> Workload:

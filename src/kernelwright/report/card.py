@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import prod
 
+from kernelwright.problems.suites import SIZE_CLASSES, size_class
 from kernelwright.records import Workload
 from kernelwright.report.numbers import NONE, interval, ratio
-from kernelwright.report.shapes import CLASSES, mean_of
+from kernelwright.report.shapes import mean_of
 from kernelwright.runtime.pack import Entry, Pack
 
 LISTED = 20
@@ -42,10 +43,10 @@ def card(pack: Pack, name: str, verification: str) -> str:
     ]
     for kind in dict.fromkeys(_kind(e.workload) for e in pack.entries):
         of_kind = [e for e in pack.entries if _kind(e.workload) == kind]
-        for size in dict.fromkeys(("all", *CLASSES)):
+        for size in dict.fromkeys(("all", *SIZE_CLASSES)):
             if some := [e for e in of_kind if size in ("all", _size(e.workload))]:
                 lines.append(_row(kind, size, some))
-    sizes = ", ".join(f"{n} below 2^{int(x).bit_length() - 1}" for n, x in CLASSES.items() if x < float("inf"))
+    sizes = ", ".join(f"{n} below 2^{int(x).bit_length() - 1}" for n, x in SIZE_CLASSES.items() if x < float("inf"))
     lines += ["", f"Sizes by floating-point operations, 2 M N K of a product: {sizes}, huge above; other problems by elements.", ""]
     lines += ["## Losses", "", f"{len(losses)} workloads are served by a kernel of ours that was slower than the fastest library call."]
     lines += [f"- {of}: {ratio(c.ratio)} ({interval(c.low, c.high)}) of {c.rival}" for _, of, c in losses[:LISTED]]
@@ -80,4 +81,4 @@ def _kind(w: Workload) -> str:
 
 def _size(w: Workload) -> str:
     work = prod(w.axes.values()) * (2 if {"M", "N", "K"} <= set(w.axes) else 1)
-    return next(name for name, below in CLASSES.items() if work < below)
+    return size_class(work)

@@ -14,11 +14,10 @@ from statistics import geometric_mean
 
 import numpy as np
 
+from kernelwright.problems.suites import SIZE_CLASSES, size_class
 from kernelwright.records import Comparison, Trial, Workload, stored_otherwise
 from kernelwright.report.summary import winner
 
-CLASSES = {"small": 2.0**27, "mid": 2.0**32, "large": 2.0**37, "huge": float("inf")}
-"""Name to the FLOP (2 M N K) that a shape of the class stays below."""
 RESAMPLES = 2000
 
 
@@ -49,7 +48,7 @@ class Shape:
 
     @property
     def size_class(self) -> str:
-        return next(name for name, below in CLASSES.items() if self.flops < below)
+        return size_class(self.flops)
 
     @property
     def name(self) -> str:
@@ -239,8 +238,8 @@ class Result:
 
         def add(name: str, versus: Mapping[Shape, Versus], classes: bool = False) -> None:
             found[name] = mean_of([v.c.ratio for v in versus.values()])
-            for size_class in CLASSES if classes else ():
-                found[f"{name}_{size_class}"] = mean_of([v.c.ratio for s, v in versus.items() if s.size_class == size_class])
+            for of in SIZE_CLASSES if classes else ():
+                found[f"{name}_{of}"] = mean_of([v.c.ratio for s, v in versus.items() if s.size_class == of])
 
         add("own_over_tuned", self.headline, classes=True)
         add("dispatched_over_tuned", self.dispatched, classes=True)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from kernelwright.problems.suites import SIZE_CLASSES
 from kernelwright.records import Environment
 from kernelwright.report import heatmap
 from kernelwright.report.html import environment_view, template
 from kernelwright.report.numbers import count, interval, ratio, sig3
-from kernelwright.report.shapes import CLASSES, Result, Shape, Versus, cause
+from kernelwright.report.shapes import Result, Shape, Versus, cause
 from kernelwright.report.wording import MODE_NAMES, rival_name
 
 
@@ -26,7 +27,7 @@ def charts(result: Result) -> list[tuple[str, str, Mapping[Shape, Versus], str]]
 
 def render(result: Result, *, title: str, command: str, environment: Environment, raw: str, left_out: str = "") -> str:
     """The page. `raw`: file of the raw Trials beside it. `left_out`: what of the archive does not stand here, as a sentence."""
-    means, classes = result.means, list(CLASSES)
+    means, classes = result.means, list(SIZE_CLASSES)
     tuned = rival_name(result.tuned)
     labels = {
         "own_over_tuned": f"ours against {tuned}, best layout of each",
