@@ -4,7 +4,8 @@
     python benchmarks/hgemm.py archive.db --outside rivals.csv --pack kernelwright-out/pack-hgemm-1000 --out results/h200/hgemm-1000
 
 Nothing is measured here. All confirmed trials of the suite count, in whatever layouts it was tuned; of a suite that is half done, the half.
-`--outside` is a table with the columns m_n_k, cublaslt_tuned_us and cuda_l2_us, measured together elsewhere.
+`--outside` is a table with the columns m_n_k, cublaslt_tuned_us and cuda_l2_us, measured together elsewhere, and accumulate (fp32, fp16),
+without which all of its kernels count as fp32.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from kernelwright.loop import headline_mode
 from kernelwright.problems.suites import suite
 from kernelwright.records import Environment, Trial, Workload
 from kernelwright.report import heatmap, html, shapes_page
-from kernelwright.report.shapes import Result, Shape, Versus, cause, shapes_of
+from kernelwright.report.shapes import Outside, Result, Shape, Versus, cause, shapes_of
 from kernelwright.runtime import pack
 from kernelwright.runtime.kernel_set import cover
 
@@ -105,8 +106,8 @@ def served_by(path: Path) -> dict[Workload, str]:
     return {e.workload: e.rival or e.candidate for e in pack.load(path).entries}
 
 
-def outside(path: Path) -> dict[tuple[int, int, int], float]:
-    """CUDA-L2's time over that of auto-tuned cuBLASLt, by M, N, K; rows without both are passed over."""
+def outside(path: Path) -> dict[tuple[int, int, int], Outside]:
+    """By M, N, K; rows without both times are passed over."""
     with path.open(newline="") as file:
         table = csv.DictReader(file)
         columns = {"m_n_k", "cublaslt_tuned_us", "cuda_l2_us"}
@@ -116,7 +117,8 @@ def outside(path: Path) -> dict[tuple[int, int, int], float]:
         for row in table:
             if row["cublaslt_tuned_us"] and row["cuda_l2_us"]:
                 m, n, k = map(int, row["m_n_k"].split("_"))
-                found[m, n, k] = float(row["cuda_l2_us"]) / float(row["cublaslt_tuned_us"])
+                over = float(row["cuda_l2_us"]) / float(row["cublaslt_tuned_us"])
+                found[m, n, k] = Outside(over, row.get("accumulate") or "fp32")
     return found
 
 

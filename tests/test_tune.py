@@ -109,9 +109,9 @@ def test_twenty_workloads_with_two_interruptions(tmp_path, evaluator):
     # the landscape is the same everywhere, so what the first learn serves all
     assert not done.unfinished and not done.skipped and len(done.kernels) <= 3
     assert 0 <= done.loss <= done.worst_loss <= QUICK.tolerance
-    best = next(t for t in done.selected if t.candidate.id == done.kernels[0])
+    best = next(t for t in done.trials if t.candidate.id == done.kernels[0])
     assert json.loads(best.candidate.source)["us"] <= 8.0 * 1.3
-    saved = pack.save(tmp_path / "p", done.selected)
+    saved = pack.save(tmp_path / "p", done.trials, tolerance=QUICK.tolerance)
     assert {e.workload for e in saved.entries} == set(TWENTY)
     assert len(list((tmp_path / "p" / "builds").iterdir())) == len(done.kernels), "a kernel that serves many is stored once"
 
@@ -205,8 +205,8 @@ def test_three_products_on_the_cpu(tmp_path):
     with Archive(tmp_path / "a.db") as archive:
         done = tune(three, target("cpu"), archive, limits)
     assert not done.unfinished and not done.skipped and 1 <= len(done.kernels) <= 3
-    assert all(t.verdict.ok for t in done.selected)
-    assert {e.workload for e in pack.save(tmp_path / "p", done.selected).entries} == set(three)
+    assert all(t.verdict.ok for t in done.trials)
+    assert {e.workload for e in pack.save(tmp_path / "p", done.trials).entries} == set(three)
 
 
 def test_what_another_layout_showed_is_known(tmp_path, evaluator):

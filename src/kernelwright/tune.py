@@ -116,8 +116,6 @@ class Tuned:
 
     trials: tuple[Trial, ...]
     """All confirming Trials, rivals' included."""
-    selected: tuple[Trial, ...]
-    """Those of the chosen kernels and of the rivals, for the Pack."""
     screens: tuple[Trial, ...]
     """Of all candidates: what the chosen ones showed on the other Workloads is for the Pack too."""
     kernels: tuple[str, ...]
@@ -384,7 +382,6 @@ class Suite:
         seconds = time.monotonic() - self.started
         return Tuned(
             trials=tuple(confirms),
-            selected=tuple(t for t in confirms if t.candidate.kind == "rival" or t.candidate.id in (serving.get(t.workload),)),
             screens=tuple(t for w in self.workloads for t in self.measured.screens[w]),
             kernels=tuple(kernels),
             loss=geomean(losses) - 1 if losses else 0.0,

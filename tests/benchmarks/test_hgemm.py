@@ -37,7 +37,7 @@ def test_a_suite_that_is_tuned_in_part_is_published_in_part(tmp_path):
     some, limits = suite("gemm-small")[:5], Limits(minutes=2, trials=4, rivals=("eager",), confirm_rounds=9, confirm_seconds=0.05)
     with Archive(tmp_path / "archive.db") as archive:
         done = tune(some, target("fake"), archive, limits)
-    pack.save(tmp_path / "pack", done.selected)
+    pack.save(tmp_path / "pack", done.trials)
     out = tmp_path / "out"
     choice = ("--suite", "gemm-small", "--tuned", "eager", "--pack", str(tmp_path / "pack"))
     made = publish(str(tmp_path / "archive.db"), *choice, "--out", str(out))

@@ -8,12 +8,13 @@ from pathlib import Path
 import pytest
 
 from kernelwright.evaluate.build import Builder
-from kernelwright.evaluate.pack_build import build_pack
-from kernelwright.records import Candidate, Environment, Launch, LaunchPlan, Origin, Outcome, TensorArg, Verdict
+from kernelwright.evaluate.pack_build import build_pack, save_pack
+from kernelwright.problems import resolve
+from kernelwright.records import Build, Candidate, Environment, Launch, LaunchPlan, Origin, Outcome, TensorArg, Timing, Trial, Verdict
 from kernelwright.runtime import export, pack
 from kernelwright.runtime.pack import PackError, seal
 from kernelwright.runtime.pack_format import decode
-from kernelwright.targets import nvrtc
+from kernelwright.targets import nvrtc, target
 from made_up import made_up_pack
 
 pytest.importorskip("cuda.bindings.nvrtc")
@@ -51,6 +52,32 @@ def test_the_same_compiler_makes_the_same_pack(whole, stripped):
     one = stripped / built.entries[0].artifact
     one.unlink()
     assert build_pack(stripped).same == 1 and pack.load(stripped).manifest == whole.manifest
+
+
+def test_a_pack_is_saved_with_builds_that_are_gone_made_again(tmp_path):
+    w, candidate, cuda_target = resolve("gemm:8x8x8:fp32"), cuda(1), target("cuda:sm_90")
+    gone = str(tmp_path / "gone" / "kernel.cubin")
+    timing = Timing(mode="device-cold", samples=(9.0,), median=9.0, low=9.0, high=9.0)
+    trial = Trial(
+        workload=w,
+        candidate=candidate,
+        verdict=Verdict(outcome=Outcome.OK),
+        environment=Environment(target="cuda:sm_90", device="NVIDIA H200", versions={"compiler": "NVRTC {}.{}".format(*nvrtc.version())}),
+        build=Build(key=cuda_target.build_key(candidate), artifact=gone, compiler="NVRTC", arch="sm_90a"),
+        timings=(timing,),
+        stage="confirm",
+    )
+    steps: list[tuple[int, int]] = []
+    saved = save_pack(tmp_path / "p", [trial], told=lambda done, total: steps.append((done, total)))
+    assert steps == [(0, 1), (1, 1)] and saved.manifest.rebuilt == {}
+    artifact = pack.load(saved.path).artifact(saved.entries[0])
+    assert artifact is not None and artifact.read_bytes() == nvrtc.compile_cubin(candidate.source, "sm_90a")[0]
+    older = trial.replace(build=Build(key="of another compiler", artifact=gone, compiler="NVRTC", arch="sm_90a"))
+    assert len(save_pack(tmp_path / "p", [older]).manifest.rebuilt) == 1 and pack.load(tmp_path / "p")
+    broken = trial.replace(candidate=candidate.replace(source="#error a later version"))
+    with pytest.raises(PackError, match=r"does not compile with this version: .*a later version.*; tune it again"):
+        save_pack(tmp_path / "q", [broken])
+    assert not (tmp_path / "q").exists()
 
 
 def test_what_comes_out_otherwise_is_told_and_recorded(whole, stripped):

@@ -14,7 +14,7 @@ from kernelwright import records
 from kernelwright.problems.suites import SIZE_CLASSES
 from kernelwright.records import Outcome, Verdict
 from kernelwright.report import heatmap, shapes_page
-from kernelwright.report.shapes import Result, mean_of, shapes_of
+from kernelwright.report.shapes import Outside, Result, mean_of, shapes_of
 from made_up_products import ENVIRONMENT, confirmed, product, suite_trials
 
 COLD = "device-cold"
@@ -131,10 +131,15 @@ def test_classes_by_work():
 
 def test_every_figure_has_its_name_its_interval_and_its_shapes():
     sizes = (64, 512, 4096, 16384)
-    result = Result(shapes_of(suite_trials(sizes=sizes)), COLD, outside={(64, 64, 64): 0.5, (1, 1, 1): 9.0})
+    outside = {(64, 64, 64): Outside(0.5), (1, 1, 1): Outside(9.0), (64, 64, 512): Outside(2.0), (64, 512, 64): Outside(0.1, "fp16")}
+    result = Result(shapes_of(suite_trials(sizes=sizes)), COLD, outside=outside)
     figures = result.figures()
     headline = {s.name: v for s, v in result.headline.items()}
-    assert figures["own_over_cuda_l2"] == pytest.approx(0.5 * headline["64x64x64"].c.ratio)
+    over = [0.5 * headline["64x64x64"].c.ratio, 2.0 * headline["64x64x512"].c.ratio]
+    assert figures["own_over_cuda_l2"] == pytest.approx(math.sqrt(over[0] * over[1])) and figures["cuda_l2_slower"] == sum(
+        x > 1 for x in over
+    )
+    assert figures["intervals"]["own_over_cuda_l2_all"]["shapes"] == 3
     classes = [f"own_over_tuned_{c}" for c in SIZE_CLASSES]
     names = ["own_over_tuned", *classes, "dispatched_over_tuned", "own_over_tuned_nn", "own_over_tuned_nt"]
     names += ["own_over_exhaustive", "dispatched_over_exhaustive", "own_over_torch", "own_over_cuda_l2"]

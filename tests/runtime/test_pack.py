@@ -97,6 +97,19 @@ def test_what_was_saved_comes_back(tmp_path):
     assert json.dumps(info) and "2.00 x eager" in str(info["entries"])
 
 
+def test_few_kernels_ship_where_they_are_almost_as_fast(tmp_path):
+    other = W.replace(dtype="bf16")
+    best, near, shared = trial(tmp_path, 1, 10.0), trial(tmp_path, 2, 10.1), trial(tmp_path, 2, 5.0, workload=other)
+    assert len(pack.save(tmp_path / "p", [near, best, shared]).kernels()) == 2
+    saved = pack.save(tmp_path / "p", [near, best, shared], tolerance=0.02)
+    assert set(saved.kernels()) == {near.candidate.id} and {e.workload for e in saved.entries} == {W, other}
+    entry = saved.entry(W)
+    assert entry is not None and entry.evidence.median == 10.1 and set(entry.evidence.trials) == {best.id, near.id}
+    vendor = trial(tmp_path, 4, 10.05, kind="rival")
+    entry = pack.save(tmp_path / "p", [near, best, shared, vendor], tolerance=0.02).entry(W)
+    assert entry is not None and entry.rival == "cublas", "faster than the kernel that ships, if not than the best"
+
+
 def test_the_strongest_rival_ships_where_ours_is_slower(tmp_path):
     slow = trial(tmp_path, 1, 10.0, rivals={"eager": 2.0, "cublaslt": 0.9, "cublas": 0.95})
     entry = pack.save(tmp_path / "p", [slow]).entry(W)

@@ -11,6 +11,7 @@ import typer
 from kernelwright.cli.common import (
     BAD_REQUEST,
     NO_KERNEL,
+    Dtype,
     Json,
     Layouts,
     TargetName,
@@ -40,15 +41,21 @@ def save(
     path: Annotated[Path, typer.Argument(help="Folder to make.")],
     what: Annotated[str, typer.Argument(help="A suite or problem whose confirmed winners are kept.")],
     target: TargetName = "auto",
+    dtype: Dtype = None,
     layout: Layouts = None,
+    tolerance: Annotated[
+        float, typer.Option(min=0.0, help="How much slower than its best own kernel a workload may be for a smaller set (0.01: 1 %).")
+    ] = 0.0,
     json_output: Json = False,
 ) -> None:
-    """Keep the best confirmed kernel of each workload in the archive."""
-    from kernelwright.runtime import pack
+    """Keep the best confirmed kernel of each workload in the archive; builds that are no longer in the cache are made again, which needs no
+    GPU."""
+    from kernelwright.cli.progress import steps
+    from kernelwright.evaluate.pack_build import save_pack
     from kernelwright.targets import target as target_of
 
     name = target_of(target).name
-    workloads = workloads_of(what, layouts=layout or ())
+    workloads = workloads_of(what, dtype, layouts=layout or ())
     with open_archive() as archive:
         trials = [
             t for w in workloads for t in archive.trials(workload=w, stage="confirm") if t.environment.target == name and t.verdict.ok
@@ -56,7 +63,9 @@ def save(
         if not trials:
             console(json_output).print(f"nothing confirmed for {what} on {name} yet; run: kernelwright tune {what} --target {name}")
             raise typer.Exit(BAD_REQUEST)
-        pack.save(path, trials, (t for w in workloads for t in archive.trials(workload=w, stage="screen")))
+        screens = (t for w in workloads for t in archive.trials(workload=w, stage="screen"))
+        with steps(console(json_output), "compiling") as told:
+            save_pack(path, trials, screens, tolerance, told)
     _print(path, json_output)
 
 

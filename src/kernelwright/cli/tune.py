@@ -65,9 +65,9 @@ def register(app: typer.Typer) -> None:
         """Tune every workload of a suite and keep a small set of kernels in a pack. Goes on where an earlier run stopped."""
         from kernelwright import rivals
         from kernelwright.cli.bench import rows, suite_slug
+        from kernelwright.evaluate.pack_build import save_pack
         from kernelwright.loop import asked_modes
         from kernelwright.report import html, tables
-        from kernelwright.runtime import pack
         from kernelwright.tune import Limits
         from kernelwright.tune import tune as tune_suite
 
@@ -89,9 +89,8 @@ def register(app: typer.Typer) -> None:
             done = tune_suite(found, device, archive, limits, listener=progress)
         name = suite_slug(suite)
         saved = report = None
-        if any(t.verdict.ok for t in done.selected):
-            saved = folder / f"pack-{name}"
-            pack.save(saved, done.selected, done.screens)
+        if any(t.verdict.ok for t in done.trials):
+            saved = save_pack(folder / f"pack-{name}", done.trials, done.screens, tolerance).path
         if done.trials:
             report = html.write(
                 folder / f"tune-{name}.html", done.trials, title=f"tune {suite}", command=command_line(), target_peaks=done.peaks

@@ -1,4 +1,4 @@
-"""Compiles what a Pack lacks, ahead of time: no GPU is needed, and serving compiles nothing.
+"""Compiles what a Pack lacks, of an older one or as it is made, ahead of time: no GPU is needed, and serving compiles nothing.
 
 A compiler of the version that was measured with makes the same cubin again, byte for byte: then the Pack is as it was, its checksum and its
 verification too. Otherwise the manifest names the compiler of each build that came out otherwise.
@@ -7,13 +7,14 @@ verification too. Otherwise the manifest names the compiler of each build that c
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from hashlib import sha256
 from pathlib import Path
 
 from kernelwright.evaluate.build import Builder
-from kernelwright.records import Build, Record
-from kernelwright.runtime.pack import Pack, PackError, load, seal
+from kernelwright.records import Build, Record, Trial
+from kernelwright.runtime.pack import Pack, PackError, load, save, seal
+from kernelwright.runtime.pack_choice import choose
 from kernelwright.settings import reason
 from kernelwright.targets import target as target_of
 
@@ -70,6 +71,34 @@ def build_pack(path: str | Path, told: Callable[[int, int], None] = lambda done,
     _put(pack, made, {name: sums[name] for name in other})
     compilers = tuple(dict.fromkeys(compiler for _, compiler in made.values()))
     return Built(same=len(made) - len(other), other=other, compilers=compilers, measured=measured)
+
+
+def save_pack(
+    path: str | Path,
+    trials: Sequence[Trial],
+    screens: Iterable[Trial] = (),
+    tolerance: float = 0.0,
+    told: Callable[[int, int], None] = lambda done, total: None,
+) -> Pack:
+    """`pack.save`; builds that are no longer in the cache are made again (trials of another machine have none here). Raises PackError, and
+    TargetUnavailable where there is no compiler."""
+    lacking = {
+        best.candidate.id: best
+        for best, _ in choose(trials, tolerance).values()
+        if best.build and best.build.artifact and not Path(best.build.artifact).is_file()
+    }
+    builds: dict[str, Build] = {}
+    if lacking:
+        with Builder(target_of(next(iter(lacking.values())).environment.target)) as builder:
+            told(0, len(lacking))
+            for trial, (_, built) in zip(lacking.values(), builder.builds([t.candidate for t in lacking.values()]), strict=True):
+                if not isinstance(built, Build):
+                    evidence = " ".join(built.evidence.split())[:300] if built else "its target compiles nothing"
+                    name = f"{trial.candidate.label} for {trial.workload.name}"
+                    raise PackError(f"{name} is no longer in the cache, and does not compile with this version: {evidence}; tune it again")
+                builds[trial.candidate.id] = built
+                told(len(builds), len(lacking))
+    return save(path, trials, screens, tolerance, builds)
 
 
 def _put(pack: Pack, made: dict[str, tuple[bytes, str]], other: dict[str, str]) -> None:

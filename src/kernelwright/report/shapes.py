@@ -33,6 +33,17 @@ class Versus:
     """The rival that a dispatcher calls here in place of our kernel."""
 
 
+@dataclass(frozen=True)
+class Outside:
+    """CUDA-L2's kernel for one shape, measured elsewhere beside auto-tuned cuBLASLt. Taken over that rival, which both measured, the
+    protocols' differences fall out."""
+
+    over_tuned: float
+    """Its time over that of the rival."""
+    accumulates: str = "fp32"
+    """In which its kernel adds up."""
+
+
 @dataclass(frozen=True, eq=False)
 class Shape:
     sizes: tuple[int, int, int]
@@ -202,9 +213,7 @@ class Result:
     torch: str = "eager"
     served: Mapping[Workload, str] | None = None
     """A Pack's choice: Workload to a Candidate's id or a rival's name."""
-    outside: Mapping[tuple[int, int, int], float] = field(default_factory=dict)
-    """Measured elsewhere: time of CUDA-L2's kernel over that of auto-tuned cuBLASLt, by shape. Taken over that rival, which both
-    measured, the protocols' differences fall out."""
+    outside: Mapping[tuple[int, int, int], Outside] = field(default_factory=dict)
     chain_mode: str = "device-chain"
     """Back-to-back launches, in which programmatic dependent launch overlaps one kernel's start with its predecessor's end."""
 
@@ -228,6 +237,11 @@ class Result:
     def searched(self) -> dict[Shape, Versus]:
         return self._over(lambda s: s.headline(self.exhaustive, self.mode))
 
+    def over_cuda_l2(self, accumulates: str = "") -> list[float]:
+        """CUDA-L2's time over ours by shape, of its kernels that accumulate so; or of all."""
+        theirs = [(v, self.outside[s.sizes]) for s, v in self.headline.items() if s.sizes in self.outside]
+        return [v.c.ratio * of.over_tuned for v, of in theirs if accumulates in ("", of.accumulates)]
+
     def _over(self, versus) -> dict[Shape, Versus]:
         return {s: found for s in self.shapes if (found := versus(s))}
 
@@ -248,9 +262,8 @@ class Result:
         add("own_over_exhaustive", self.searched, classes=True)
         add("dispatched_over_exhaustive", self._over(lambda s: s.dispatched(self.exhaustive, self.mode, self.served)))
         add("own_over_torch", self._over(lambda s: s.headline(self.torch, self.mode)))
-        found["own_over_cuda_l2"] = mean_of(
-            [v.c.ratio * self.outside[s.sizes] for s, v in self.headline.items() if s.sizes in self.outside]
-        )
+        found["own_over_cuda_l2"] = mean_of(self.over_cuda_l2("fp32"))  # as we do: half of the precision is no rival
+        found["own_over_cuda_l2_all"] = mean_of(self.over_cuda_l2())
         add("chain_own_over_tuned", self.chained, classes=True)
         add("chain_dispatched_over_tuned", self._over(lambda s: s.dispatched(self.tuned, self.chain_mode, self.served)))
         return {name: mean for name, mean in found.items() if mean}
@@ -277,6 +290,7 @@ class Result:
             "own_losses": outcomes.count("loss"),
             "dispatched_losses": len(self.losses(self.dispatched)),
             "dispatched_to_a_rival": sum(bool(v.serves) for v in self.dispatched.values()),
+            **({"cuda_l2_slower": sum(r > 1 for r in self.over_cuda_l2("fp32"))} if self.outside else {}),
             "largest_error_over_vendor": self.largest_error,
             "compared_across_rounds": sum(not v.same_rounds for v in self.headline.values()),
             "mode": self.mode,

@@ -36,7 +36,8 @@ def render(result: Result, *, title: str, command: str, environment: Environment
         "own_over_exhaustive": f"ours against {rival_name(result.exhaustive)}",
         "dispatched_over_exhaustive": f"dispatched against {rival_name(result.exhaustive)}",
         "own_over_torch": f"ours against {rival_name(result.torch)}",
-        "own_over_cuda_l2": f"ours against CUDA-L2, over {tuned} (measured elsewhere)",
+        "own_over_cuda_l2": f"ours against CUDA-L2 where it adds up in fp32, over {tuned} (measured elsewhere)",
+        "own_over_cuda_l2_all": "the same, its kernels that add up in fp16 included",
         "chain_own_over_tuned": f"ours against {tuned}, launched dependently",
         "chain_dispatched_over_tuned": f"dispatched against {tuned}, launched dependently",
     }

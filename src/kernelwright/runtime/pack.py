@@ -24,7 +24,7 @@ from typing import Any
 
 import msgspec
 
-from kernelwright.records import Candidate, Environment, Trial, Workload
+from kernelwright.records import Build, Candidate, Environment, Trial, Workload
 from kernelwright.runtime import pack_sources, times
 from kernelwright.runtime.pack_choice import choose, entry_of
 from kernelwright.runtime.pack_format import Entry, Manifest, PackError, decode, encode
@@ -132,11 +132,19 @@ def _wording(entry: Entry) -> str:
 # ------------------------------------------------------------------------------------------------------------------ save
 
 
-def save(path: str | Path, trials: Sequence[Trial], screens: Iterable[Trial] = ()) -> Pack:
-    """Writes a Pack with the best of the confirmed Trials for each Workload; Workloads without one are left out. `screens` add what its
-    kernels showed elsewhere. An older Pack at `path` is replaced when the new one is complete. Raises PackError."""
+def save(
+    path: str | Path,
+    trials: Sequence[Trial],
+    screens: Iterable[Trial] = (),
+    tolerance: float = 0.0,
+    builds: Mapping[str, Build] | None = None,
+) -> Pack:
+    """Writes a Pack with the best of the confirmed Trials for each Workload; Workloads without one are left out. With a `tolerance` (0.01:
+    1 %) by which a Workload's kernel may be slower than its best, few kernels ship. `screens` add what they showed elsewhere. `builds`,
+    by Candidate id, ship in place of those that were measured. An older Pack at `path` is replaced when the new one is complete.
+    Raises PackError."""
     path = Path(os.path.abspath(path))
-    chosen = choose(trials)
+    chosen = choose(trials, tolerance)
     if not chosen:
         raise PackError("there is no confirmed right candidate to put into a pack; run `kernelwright optimize` or `tune` first")
     places = {(t.environment.target, t.environment.device) for t, _ in chosen.values()}
@@ -147,15 +155,20 @@ def save(path: str | Path, trials: Sequence[Trial], screens: Iterable[Trial] = (
     with whole(path) as folder:
         for name in ("sources", "builds"):
             (folder / name).mkdir()
-        manifest = _write(folder, chosen, screens)
+        manifest = _write(folder, chosen, screens, builds or {})
     return Pack(path, manifest)
 
 
-def _write(folder: Path, chosen: dict[str, tuple[Trial, list[Trial]]], screens: Iterable[Trial]) -> Manifest:
+def _write(folder: Path, chosen: dict[str, tuple[Trial, list[Trial]]], screens: Iterable[Trial], builds: Mapping[str, Build]) -> Manifest:
     sources: dict[str, bytes] = {}
     files: dict[str, bytes] = {}
     entries = []
+    rebuilt: dict[str, str] = {}
     for best, group in chosen.values():
+        if (made := builds.get(best.candidate.id)) and best.build:
+            if made.key != best.build.key:
+                rebuilt[f"builds/{made.key}{Path(made.artifact).suffix}"] = made.compiler
+            best = best.replace(build=made)
         entries.append(entry := entry_of(best, group))
         for name in entry.sources:
             sources[name] = best.candidate.source.encode()
@@ -169,7 +182,7 @@ def _write(folder: Path, chosen: dict[str, tuple[Trial, list[Trial]]], screens: 
     comparable = (t for t in screens if t.environment.comparable(environment))
     kernels = dict.fromkeys(e.candidate for e in entries if not e.rival)
     seen = times.gather([e.workload for e in entries], kernels, entries[0].evidence.mode, confirmed, comparable)
-    return write(folder, environment, entries, texts | files | {times.FILE: seen.to_json().encode()})
+    return write(folder, environment, entries, texts | files | {times.FILE: seen.to_json().encode()}, rebuilt=rebuilt)
 
 
 def write(folder: Path, environment: Environment, entries: Sequence[Entry], files: Mapping[str, bytes], **fields: Any) -> Manifest:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from kernelwright.records import Outcome, Trial, stored_otherwise
+from kernelwright.runtime.kernel_set import assign, cover
 from kernelwright.runtime.pack_format import Entry, Evidence
 
 _SUFFIX = {"cuda": ".cu", "cpu": ".cpp", "python": ".py"}
@@ -16,8 +17,9 @@ def file_of(candidate: str, kind: str) -> str:
     return f"sources/{candidate}{_SUFFIX.get(kind, '.txt')}"
 
 
-def choose(trials: Sequence[Trial]) -> dict[str, tuple[Trial, list[Trial]]]:
-    """By Workload id: the fastest confirmed right Trial in the mode of its first timing, and all confirming Trials of the Workload.
+def choose(trials: Sequence[Trial], tolerance: float = 0.0) -> dict[str, tuple[Trial, list[Trial]]]:
+    """By Workload id: the fastest confirmed right Trial in the mode of its first timing, and all confirming Trials of the Workload. Of our
+    own kernels only those of a small set count, such that each Workload has one within `tolerance` (0.01: 1 %) of its best.
 
     A Candidate that failed in any of the Trials otherwise than by noise is out."""
     failed = {(t.workload.id, t.candidate.id) for t in trials if t.verdict.outcome not in (Outcome.OK, Outcome.NOISY)}
@@ -26,12 +28,23 @@ def choose(trials: Sequence[Trial]) -> dict[str, tuple[Trial, list[Trial]]]:
         served = t.candidate.kind != "rival" or not stored_otherwise(t.candidate.source)
         if served and t.stage in ("confirm", "replay") and t.verdict.ok and (t.workload.id, t.candidate.id) not in failed:
             groups.setdefault(t.workload.id, []).append(t)
+    ranked = {key: _ranked(group) for key, group in groups.items()}
+    times = {
+        group[0].workload: {t.candidate.id: t.median(t.timings[0].mode) for t in reversed(group) if t.candidate.kind != "rival"}
+        for group in ranked.values()
+    }
+    serving = assign(times, cover(times, tolerance))
     chosen = {}
-    for key, group in groups.items():
-        mode = group[0].timings[0].mode
-        ranked = sorted((t for t in group if t.timing(mode)), key=lambda t: t.median(mode))
-        chosen[key] = (ranked[0], ranked)
+    for key, group in ranked.items():
+        best = next(t for t in group if t.candidate.kind == "rival" or t.candidate.id == serving[t.workload])
+        chosen[key] = (best, group)
     return chosen
+
+
+def _ranked(group: Sequence[Trial]) -> list[Trial]:
+    """The fastest first, in the mode of the first one's headline."""
+    mode = group[0].timings[0].mode
+    return sorted((t for t in group if t.timing(mode)), key=lambda t: t.median(mode))
 
 
 def entry_of(best: Trial, group: Sequence[Trial]) -> Entry:
