@@ -32,6 +32,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("archive", type=Path)
     parser.add_argument("--suite", default="hgemm-1000", help="a suite of products; its shapes count in every layout")
+    parser.add_argument("--dtype", help="another than the suite's own")
     parser.add_argument("--tuned", default="cublaslt-auto", help="the rival behind the figures' `tuned`")
     parser.add_argument("--exhaustive", default="cublaslt-all", help="the rival behind `exhaustive`")
     parser.add_argument("--outside", type=Path, help="a table of CUDA-L2's times")
@@ -41,7 +42,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True)
     args = parser.parse_args()
 
-    trials, environment, left_out = confirmed(args.archive, suite(args.suite))
+    trials, environment, left_out = confirmed(args.archive, suite(args.suite, dtype=args.dtype))
     if not trials:
         sys.exit(f"{args.archive} holds no confirmed trial of {args.suite}; make some with: kernelwright tune {args.suite}")
     result = Result(
@@ -66,7 +67,14 @@ def main() -> None:
     )
     for name, title, shown, mode in shapes_page.charts(result):
         (args.out / f"{name}.svg").write_text(heatmap.picture(shown, mode, title))
-    page = shapes_page.render(result, title=args.suite, command=command, environment=environment, raw=args.raw, left_out=left_out)
+    page = shapes_page.render(
+        result,
+        title=" ".join(filter(None, (args.suite, args.dtype))),
+        command=command,
+        environment=environment,
+        raw=args.raw,
+        left_out=left_out,
+    )
     html.save(args.out / "report.html", page)
     write_trials(args.out, trials, args.raw)
     for name, mean in result.means.items():

@@ -1,0 +1,10 @@
+    static constexpr bool p_k_contiguous = true, q_k_contiguous = false;
+    static constexpr bool swap = false;
+    static constexpr bool fp16_accumulate = false;
+    static constexpr int block_p = 64, block_q = 64, block_k = 128;
+    static constexpr kw::Steps epilogue = {};
+    static constexpr int split_k = 4;
+    static constexpr int stages = 7, subtiles = 1;
+    static constexpr int cluster_p = 1, cluster_q = 1;
+    static constexpr int raster_group = 8;
+    static constexpr bool partials_apart = false;

@@ -1,0 +1,10 @@
+    static constexpr bool p_k_contiguous = true, q_k_contiguous = true;
+    static constexpr bool swap = true;
+    static constexpr bool fp16_accumulate = false;
+    static constexpr int block_p = 64, block_q = 128, block_k = 128;
+    static constexpr kw::Steps epilogue = {};
+    static constexpr int split_k = 3;
+    static constexpr int stages = 4, subtiles = 1;
+    static constexpr int cluster_p = 1, cluster_q = 1;
+    static constexpr int raster_group = 8;
+    static constexpr bool partials_apart = true;

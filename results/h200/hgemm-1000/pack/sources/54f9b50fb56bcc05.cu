@@ -1,0 +1,9 @@
+    static constexpr bool p_k_contiguous = false, q_k_contiguous = true;
+    static constexpr bool swap = true;
+    static constexpr bool fp16_accumulate = false;
+    static constexpr int block_p = 64, block_q = 32, block_k = 64;
+    static constexpr kw::Steps epilogue = {};
+    static constexpr int split_k = 16;
+    static constexpr int stages = 12;
+    static constexpr Load load = Load::cp_async;
+    static constexpr Tails tails = Tails::none;

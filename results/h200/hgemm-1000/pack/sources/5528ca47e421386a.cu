@@ -1,0 +1,6 @@
+    static constexpr bool p_k_contiguous = true, q_k_contiguous = true;
+    static constexpr bool swap = false;
+    static constexpr bool fp16_accumulate = false;
+    static constexpr int block_p = 16, block_q = 8, block_k = 64;
+    static constexpr kw::Steps epilogue = {};
+    static constexpr int warps_p = 1, warps_k = 4, batches = 1;

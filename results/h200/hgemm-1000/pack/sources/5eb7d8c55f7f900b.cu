@@ -1,0 +1,9 @@
+    static constexpr bool p_k_contiguous = true, q_k_contiguous = true;
+    static constexpr bool swap = false;
+    static constexpr bool fp16_accumulate = false;
+    static constexpr int block_p = 64, block_q = 48, block_k = 64;
+    static constexpr kw::Steps epilogue = {};
+    static constexpr int split_k = 1;
+    static constexpr int stages = 2;
+    static constexpr Load load = Load::tma;
+    static constexpr Tails tails = Tails::none;
