@@ -5,11 +5,12 @@ from __future__ import annotations
 import msgspec
 import pytest
 
+from kernelwright.evaluate import audit
 from kernelwright.evaluate.audit import Extent, verify_pack
 from kernelwright.evaluate.audit_batch import MOST_FAILURES
 from kernelwright.evaluate.drawn import MOST_ELEMENTS, drawn_shapes
 from kernelwright.evaluate.evaluator import Evaluator
-from kernelwright.evaluate.verification import FILE, Verification, verification
+from kernelwright.evaluate.verification import FILE, PARTLY, Verification, verification
 from kernelwright.problems import problem_of, resolve
 from kernelwright.runtime import pack
 from kernelwright.runtime.pack import PackError
@@ -111,6 +112,70 @@ def test_fewer_shapes_where_the_plan_accepts_no_more():
 
 def test_a_chain_is_drawn_in_sizes_that_it_has():
     assert len(drawn_shapes(scripted().plan, [resolve("chain:rotary:64x64")], 10, seed=0, sms=1)) == 10
+
+
+def test_kernels_whose_plans_ask_for_the_same_meet_the_same_shapes_in_one_job(tmp_path, monkeypatch):
+    jobs, ask = [], Evaluator.evaluate_built
+
+    def asked(self, built, job, **how):
+        jobs.append((job.workload, [c.id for c, _ in built], job.together))
+        return ask(self, built, job, **how)
+
+    monkeypatch.setattr(Evaluator, "evaluate_built", asked)
+    kernels = [scripted(), scripted(us=11), scripted(us=12, result="zeros")]
+    with Evaluator(target("fake")) as fake:
+        saved = made_up_pack(tmp_path / "p", "fake", fake.environment, list(zip((*SHAPES, "gemm:8x8x8:fp32"), kernels, strict=True)))
+        found = verify_pack(saved, target("fake"), fake, Extent(random=6))
+    random = jobs[3:]
+    assert len({w for w, _, _ in random}) == len(random) == 6 and all(together for _, _, together in random)
+    everyone = sorted(c.id for c in kernels)
+    assert [sorted(ids) for _, ids, _ in random[:4]] == [everyone] * 4, "until one has failed too often"
+    assert [sorted(ids) for _, ids, _ in random[4:]] == [sorted(c.id for c in kernels[:2])] * 2
+    assert [k.candidate for k in found.failed] == [kernels[2].id] and len(found.failed[0].failures) == MOST_FAILURES
+    assert [k.random for k in found.kernels] == [6 if k.candidate != kernels[2].id else 4 for k in found.kernels]
+
+
+def test_one_that_dies_among_others_is_the_only_one_to_fail(tmp_path):
+    kernels = [scripted(), scripted(dies=True), scripted(us=12, writes="beyond"), scripted(us=13, writes="input")]
+    with Evaluator(target("fake")) as fake:
+        shapes = (*SHAPES, "gemm:8x8x8:fp32", "gemm:9x9x9:fp32")
+        saved = made_up_pack(tmp_path / "p", "fake", fake.environment, list(zip(shapes, kernels, strict=True)))
+        found = verify_pack(saved, target("fake"), fake, Extent(random=2))
+    outcomes = {k.candidate: {f.outcome for f in k.failures} for k in found.kernels}
+    assert outcomes == dict(zip([c.id for c in kernels], [set(), {"CRASH"}, {"OUT_OF_BOUNDS"}, {"INPUT_MUTATED"}], strict=True))
+    assert all(len(k.failures) == 3 for k in found.failed), "on what it serves and on both random shapes"
+
+
+def test_an_interrupt_leaves_what_was_proved_and_the_next_run_goes_on(tmp_path, monkeypatch):
+    monkeypatch.setattr(audit, "BATCH", 1)
+    kernels = [scripted(), scripted(us=11, result="zeros"), scripted(us=12)]
+    seen = []
+
+    def interrupt(kernel):
+        seen.append(kernel)
+        if len(seen) == 2:
+            raise KeyboardInterrupt
+
+    with Evaluator(target("fake")) as fake:
+        saved = made_up_pack(tmp_path / "p", "fake", fake.environment, list(zip((*SHAPES, "gemm:8x8x8:fp32"), kernels, strict=True)))
+        with pytest.raises(KeyboardInterrupt):
+            verify_pack(saved, target("fake"), fake, Extent(random=1), interrupt)
+        assert verification(saved) is None and pack.load(saved.path).manifest == saved.manifest, "the pack is what it was"
+        proved = {k.candidate for k in seen[:1] if not k.failures}
+        again, far = [], []
+        other = verify_pack(saved, target("fake"), fake, Extent(random=2), again.append, far.append)
+        assert len(again) == 3 and other.random == 2, "asked for something else: from the start"
+        with pytest.raises(KeyboardInterrupt):
+            seen.clear()
+            verify_pack(saved, target("fake"), fake, Extent(random=1), interrupt)
+        again.clear()
+        found = verify_pack(saved, target("fake"), fake, Extent(random=1), again.append, far.append)
+    assert {k.candidate for k in again} == {c.id for c in kernels} - proved
+    assert sorted(k.candidate for k in found.kernels) == sorted(c.id for c in kernels)
+    assert (far[-1].kernels, far[-1].through, far[-1].before) == (3 - len(proved), 3 - len(proved), len(proved))
+    assert far[-1].done == far[-1].total and len(far[-1].failing) == 1
+    assert [k.candidate for k in found.failed] == [kernels[1].id]
+    assert verification(saved) == found and not (saved.path / PARTLY).exists()
 
 
 def test_verification_is_plain_json(tmp_path, cpu):
