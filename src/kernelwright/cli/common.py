@@ -31,7 +31,7 @@ ProposerName = Annotated[str, typer.Option("--proposer", help="random, evolve or
 
 def run(app: typer.Typer) -> None:
     """Runs the application; turns what we know how to explain into one sentence and an exit code."""
-    interrupted = "interrupted; everything measured so far is in the archive, and the same command goes on from there"
+    interrupted = "interrupted; what was measured or proved so far is kept, and the same command goes on from there"
     try:
         code = app(standalone_mode=False)  # a verb that raised typer.Exit ends here with its code, as does an interrupt in some versions
         if code == INTERRUPTED:

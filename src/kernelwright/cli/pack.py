@@ -185,7 +185,7 @@ def verify(
         with Evaluator(device, note_seconds=NOTE_SECONDS) as evaluator, proving(screen) as progress:
             found = verify_pack(loaded, device, evaluator, Extent(limit, random, seed, sanitize), told, progress)
     except KeyboardInterrupt:
-        screen.print(f"{path} is as valid as before; the kernels that are through stay proved for the next run", markup=False)
+        screen.print(f"the pack {path} is as valid as before", markup=False)
         raise
     where = loaded.path / FILE
     if json_output:
