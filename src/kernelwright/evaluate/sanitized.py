@@ -22,10 +22,9 @@ import tempfile
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
-
-import msgspec
 
 from kernelwright.evaluate.drawn import contiguous_names
 from kernelwright.records import DTYPES, Build, Candidate, Outcome, Record, Verdict, Workload
@@ -107,17 +106,17 @@ class Sanitizer:
             return [trouble] * len(said)
 
         def alone(kernel: Watched, before: Verdict | None) -> Verdict:
-            if before is not None and not before.ok:
-                return before  # a wrong result is one, though it may be right the next time
             again, trouble = self._watch(tool, request.replace(kernels=(kernel,)))
-            return next(verdict for verdict in (trouble, *again) if verdict is not None)
+            verdict = next(verdict for verdict in (trouble, *again) if verdict is not None)
+            # a wrong result is one, though it may be right the next time
+            return before if verdict.ok and before is not None and not before.ok else verdict
 
         with ThreadPoolExecutor(PROCESSES) as threads:
             verdicts = list(threads.map(alone, request.kernels, said))
-        if trouble.outcome is TOOLS[tool] and all(verdict.ok for verdict in verdicts):
-            evidence = f"{trouble.evidence} (in one process with {len(said)} kernels, though in none of them alone)"
-            return [trouble.replace(evidence=evidence)] * len(said)
-        return verdicts
+        if trouble.outcome is not TOOLS[tool] or any(verdict.outcome is trouble.outcome for verdict in verdicts):
+            return verdicts
+        evidence = f"{trouble.evidence} (in one process with {len(said)} kernels, though in none of them alone)"
+        return [trouble.replace(evidence=evidence) if verdict.ok else verdict for verdict in verdicts]
 
     def _watch(self, tool: str, request: Request) -> tuple[list[Verdict | None], Verdict | None]:
         """What one process says of each kernel, and what went wrong with it as a whole: then its OKs prove nothing. If nothing did, every
@@ -135,8 +134,9 @@ class Sanitizer:
         said: list[Verdict | None] = [None] * len(request.kernels)
         for line in output.splitlines():
             if line.startswith(SAID):
-                word = msgspec.json.decode(line.removeprefix(SAID), type=Said)
-                said[word.index] = word.verdict
+                with suppress(ValueError, IndexError):  # cut by another's output: then it was not said
+                    word = Said.from_json(line.removeprefix(SAID))
+                    said[word.index] = word.verdict
         if code is None:
             return said, Verdict(outcome=Outcome.TIMEOUT, evidence=f"{tool}: nothing was reported for {self.seconds:.0f} s")
         if code == FOUND:
