@@ -8,6 +8,7 @@ torch does it.
 
 from __future__ import annotations
 
+import itertools
 import threading
 import warnings
 from pathlib import Path
@@ -17,6 +18,7 @@ from torch import Tensor
 
 from kernelwright.problems.problem import DTYPE_NAMES
 from kernelwright.records import Workload
+from kernelwright.runtime import ops
 from kernelwright.runtime import pack as packs
 from kernelwright.runtime.dispatch import Choice, Dispatcher
 from kernelwright.runtime.launcher import Launcher, LaunchError, LauncherUnavailable, open_launcher, stored
@@ -27,6 +29,9 @@ from kernelwright.targets.target import CandidateFault
 _engines: dict[torch.device, Engine | None] = {}
 _paths: list[Path] = [path for path in (settings().pack,) if path]
 _lock = threading.RLock()
+_epoch = itertools.count()
+"""Of engines: what the launcher learnt for those of an earlier one is known by other numbers, and never launched again."""
+_now = next(_epoch)
 
 
 class Engine:
@@ -35,18 +40,14 @@ class Engine:
     def __init__(self, pack: packs.Pack, device: torch.device, launcher: Launcher, sms: int):
         self.pack, self.device, self.dispatcher = pack, device, Dispatcher(pack)
         self._launcher, self._launch, self._sms = launcher, launcher.launch, sms
-        self._operations: dict[str, int] = {}
         self._off = False
+        self._epoch = _now
 
     def serve(self, a: Tensor, b: Tensor, out: Tensor, epilogue: str, bias: Tensor | None, addend: Tensor | None) -> bool:
         """Whether a kernel was enqueued that writes `out`."""
         if self._off:
             return False
-        operation = self._operations.get(epilogue)
-        if operation is None:
-            # of this pack: what the launcher learnt for one that was used before must not be launched
-            name = f"{self.pack.manifest.checksum} {f'linear:{epilogue}' if epilogue else 'gemm'}"
-            operation = self._operations[epilogue] = self._launcher.operation(name)
+        operation = self.operation(epilogue)
         tensors = [t for t in (a, b, bias, addend, out) if t is not None]
         try:
             done = self._launch(operation, *tensors)
@@ -57,9 +58,18 @@ class Engine:
                 done = self._launch(operation, *tensors)
         except (LaunchError, DeviceFailure) as error:
             self._off = True
+            ops.fast = ops.unknown
             warnings.warn(f"kernelwright leaves {self.device} to PyTorch from now on: {error}", RuntimeWarning, stacklevel=2)
             return False
         return done is True
+
+    def operation(self, epilogue: str) -> int:
+        return self._launcher.operation(f"engine {self._epoch} {epilogue}")
+
+    def hasten(self) -> None:
+        """From now on the launcher is asked first, and answers for what engines of this time have met."""
+        ops.numbers = {(activation, bias): self.operation(ops.epilogue_of(activation, bias)) for activation, bias in ops.numbers}
+        ops.fast = self._launcher.product
 
     def choose(self, a: Tensor, b: Tensor, epilogue: str = "") -> Choice | None:
         """None where the two are no product of ours."""
@@ -100,6 +110,15 @@ def use(path: str | Path) -> None:
     packs.load(path)
     with _lock:
         _paths.insert(0, Path(path).absolute())
+        renew()
+
+
+def renew() -> None:
+    """Everything is chosen anew when it is next met."""
+    global _now
+    with _lock:
+        ops.fast = ops.unknown
+        _now = next(_epoch)
         _engines.clear()
 
 
@@ -120,7 +139,9 @@ def of(device: torch.device) -> Engine | None:
     """The engine of a device; None where torch is alone."""
     with _lock:
         if device not in _engines:
-            _engines[device] = _open(device)
+            _engines[device] = opened = _open(device)
+            if opened is not None:
+                opened.hasten()
         return _engines[device]
 
 
