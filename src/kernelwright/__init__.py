@@ -30,6 +30,7 @@ _HOMES = {
     "resolve": "problems",
     "settings": "settings",
     "suite": "problems.suites",
+    "warmup": "runtime.warmup",
 }
 
 __all__ = sorted(_HOMES)  # pyright: ignore[reportUnsupportedDunderAll]: resolved by __getattr__

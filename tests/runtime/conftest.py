@@ -10,7 +10,7 @@ from server import Server
 from kernelwright.families import DeviceFacts, family
 from kernelwright.problems import resolve
 from kernelwright.records import Environment
-from kernelwright.runtime import engine, ops, pack
+from kernelwright.runtime import engine, ops, pack, pins
 from kernelwright.runtime.launcher import Launcher
 from kernelwright.targets.launch import TENSOR_MAP_BYTES
 from made_up import made_up_pack
@@ -58,7 +58,7 @@ def serving(cuda: FakeCuda, served: pack.Pack, monkeypatch: pytest.MonkeyPatch) 
         return kernels(cuda, {launch.kernel: sizes})
 
     monkeypatch.setattr(launcher, "kernels", recorded)
-    one = engine.Engine(served, CPU, launcher, 132)
+    one = engine.Engine(served, CPU, launcher, 132, pins.environment(served, "cuda:sm_90", "NVIDIA H200"))
     state = SimpleNamespace(engine=one, cuda=cuda, met=0)
     choose = one.dispatcher.choose
 

@@ -170,8 +170,9 @@ _KNOWN = (*ops.PLAIN, FakeTensor)
 
 
 def use(pack: str | Path) -> None:
-    """Serves products from this Pack's kernels on the GPUs that it was made for. Raises PackError, one sentence, for what is no Pack, is
-    damaged, or is of a newer format."""
+    """Serves products from this Pack's kernels on the GPUs that it was made for. What it lacks of builds is compiled once, into the user's
+    cache. A Pack that is damaged, of a newer format or cannot be compiled here is a RuntimeWarning of one sentence, one for another GPU is
+    when that GPU first has a product; torch then does the work. Raises PackError for what is no Pack."""
     from kernelwright.runtime import engine
 
     engine.use(pack)

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from kernelwright.problems.problem import DTYPE_NAMES
 from kernelwright.records import Workload
-from kernelwright.runtime import ops
+from kernelwright.runtime import ops, pack_cache, pins
 from kernelwright.runtime import pack as packs
 from kernelwright.runtime.dispatch import Choice, Dispatcher
 from kernelwright.runtime.launcher import Launcher, LaunchError, LauncherUnavailable, open_launcher, stored
@@ -37,11 +37,15 @@ _now = next(_epoch)
 class Engine:
     """Of one device."""
 
-    def __init__(self, pack: packs.Pack, device: torch.device, launcher: Launcher, sms: int):
+    def __init__(self, pack: packs.Pack, device: torch.device, launcher: Launcher, sms: int, environment: dict[str, str] | None = None):
+        """`environment`: in which `kw.warmup` measured what is pinned here; None where nothing is."""
         self.pack, self.device, self.dispatcher = pack, device, Dispatcher(pack)
+        self.environment = environment or {}
+        if environment is not None:
+            self.dispatcher.pinned |= pins.pinned(pack, pins.read(environment))
         self._launcher, self._launch, self._sms = launcher, launcher.launch, sms
         self._off = False
-        self._epoch = _now
+        self.epoch = _now
 
     def serve(self, a: Tensor, b: Tensor, out: Tensor, epilogue: str, bias: Tensor | None, addend: Tensor | None) -> bool:
         """Whether a kernel was enqueued that writes `out`."""
@@ -58,13 +62,13 @@ class Engine:
                 done = self._launch(operation, *tensors)
         except (LaunchError, DeviceFailure) as error:
             self._off = True
-            ops.fast = ops.unknown
+            relearn()
             warnings.warn(f"kernelwright leaves {self.device} to PyTorch from now on: {error}", RuntimeWarning, stacklevel=2)
             return False
         return done is True
 
     def operation(self, epilogue: str) -> int:
-        return self._launcher.operation(f"engine {self._epoch} {epilogue}")
+        return self._launcher.operation(f"engine {self.epoch} {epilogue}")
 
     def hasten(self) -> None:
         """From now on the launcher is asked first, and answers for what engines of this time have met."""
@@ -106,20 +110,30 @@ class Engine:
 
 
 def use(path: str | Path) -> None:
-    """Serves products from this Pack, before those used already. Raises PackError for what is no Pack, or is damaged or newer."""
-    packs.load(path)
+    """Serves products from this Pack, before those used already. One that cannot be served from is a warning of one sentence, and PyTorch's
+    turn. Raises PackError for what is no Pack."""
+    try:
+        pack = pack_cache.whole(packs.load(path, built=False))
+    except packs.PackError as error:
+        if not (Path(path) / "manifest.json").is_file():
+            raise
+        warnings.warn(f"kernelwright does not use this pack: {error}", RuntimeWarning, stacklevel=3)
+        return
     with _lock:
-        _paths.insert(0, Path(path).absolute())
-        renew()
+        _paths.insert(0, pack.path)
+        _engines.clear()
+        relearn()
 
 
-def renew() -> None:
-    """Everything is chosen anew when it is next met."""
+def relearn() -> None:
+    """What was learnt is void: everything is chosen anew when it is next met."""
     global _now
     with _lock:
         ops.fast = ops.unknown
         _now = next(_epoch)
-        _engines.clear()
+        for engine in filter(None, _engines.values()):
+            engine.epoch = _now
+            engine.hasten()
 
 
 def used() -> tuple[Path, ...]:
@@ -153,9 +167,11 @@ def _open(device: torch.device) -> Engine | None:
     reasons = []
     for path in _paths:
         try:
-            pack = packs.load(path)
+            pack = packs.load(path, built=False)
             pack.check(target, properties.name)
-            return Engine(pack, device, open_launcher(), properties.multi_processor_count)
+            pack = pack_cache.whole(pack)
+            environment = pins.environment(pack, target, properties.name)
+            return Engine(pack, device, open_launcher(), properties.multi_processor_count, environment)
         except (packs.PackError, LauncherUnavailable) as error:
             reasons.append(str(error))
     warnings.warn(f"kernelwright leaves {device} to PyTorch: {'; '.join(reasons)}", RuntimeWarning, stacklevel=2)
