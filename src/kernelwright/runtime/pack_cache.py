@@ -56,8 +56,8 @@ def _build(pack: Pack, folder: Path) -> None:
     paths = os.pathsep.join([str(home), *filter(None, sys.path)])
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, errors="replace", env=child_environment({"PYTHONPATH": paths}))
     try:
-        found = json.loads(done.stdout.strip().splitlines()[-1])
-    except (IndexError, ValueError):
+        found = json.loads(done.stdout)
+    except ValueError:
         found = {}
     if done.returncode != 0 or "other" not in found:
         why = found.get("error") or f"`kernelwright pack build` ended with {done.returncode}"
