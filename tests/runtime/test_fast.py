@@ -85,6 +85,28 @@ def test_what_is_the_librarys_is_torchs_at_once(serving, monkeypatch):
     assert api.matmul(a, b).grad_fn is not None
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.complex64, torch.int32])
+def test_other_dtypes_are_torchs_at_once(serving, monkeypatch, dtype):
+    """With all that torch has to look at."""
+    answers = asked(monkeypatch)
+    a, b, bias = (t.to(dtype) for t in halves((4, 6), (6, 5), (5,)))
+    assert torch.equal(api.matmul(a, b), a @ b) and torch.equal(api.matmul(a[None], b), a[None] @ b)
+    assert torch.equal(api.linear(a, b.t(), bias), torch.nn.functional.linear(a, b.t(), bias))
+    assert torch.equal(api.addmm(bias, a, b), torch.addmm(bias, a, b)) and answers == [False] * 4
+    assert api.matmul(a[0], b).shape == (5,) and api.matmul(a, b[:, 0]).shape == (4,)
+    for wrong in (b.t(), halves((6, 5), dtype=torch.bfloat16)[0]):
+        with pytest.raises(RuntimeError) as want:
+            torch.matmul(a, wrong)
+        with pytest.raises(RuntimeError) as got:
+            api.matmul(a, wrong)
+        assert str(got.value) == str(want.value)
+    if dtype.is_floating_point:
+        assert api.matmul(a.requires_grad_(), b).grad_fn is not None
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            assert api.matmul(a, b).dtype == torch.matmul(a, b).dtype
+        assert torch.equal(torch.func.grad(lambda x: api.matmul(x, b).sum())(a.detach()), b.sum(1).expand(4, 6))
+
+
 class Doubled(torch.Tensor):
     """A subclass with a product of its own."""
 
@@ -116,7 +138,8 @@ def test_tensors_that_torch_has_to_look_at(serving, what, which):
         "sparse": lambda: t.to_sparse(),
         "no tensor": lambda: [1.0],
     }[what]()
-    assert ops.fast(ops.numbers["", False], *operands, None, None, False) is None
+    torchs = what == "other dtype" and which == 0
+    assert ops.fast(ops.numbers["", False], *operands, None, None, False) is (False if torchs else None)
     try:
         want = torch.matmul(*operands)
     except Exception as error:

@@ -58,7 +58,7 @@ def matmul(a: Tensor, b: Tensor, *, out: Tensor | None = None) -> Tensor:
     if not is_dynamo_compiling() and ops.serve is not ops.nobody:
         done = ops.fast(ops.numbers["", False], a, b, None, out, False)
         if done is False:
-            return (torch.mm if a.ndim == 2 else torch.matmul)(a, b, out=out)  # mm is the same, but that it need not look at the ranks
+            return (torch.mm if a.ndim == b.ndim == 2 else torch.matmul)(a, b, out=out)  # the same, but that mm need not look at the ranks
         if done is not None:
             return done
     if out is not None:

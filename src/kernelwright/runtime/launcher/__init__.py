@@ -97,8 +97,9 @@ class Launcher:
         no workspace for it (`ready`). Raises LaunchError."""
         self.product: Callable[..., torch.Tensor | bool | None] = self._core.product
         """product(operation, a, b, bias, out, transposed) -> the product, enqueued: a (..., K) times b (K, N), or with `transposed`
-        b (N, K), into `out` or, where that is None, a new tensor. False: registered as the library's. None: unknown, or there is
-        something that PyTorch has to look at: a gradient, a mode, a transform, autocast, memory that overlaps, a launch that failed."""
+        b (N, K), into `out` or, where that is None, a new tensor. False: the library's for certain, registered as such or of another
+        dtype. None: unknown, or there is something that PyTorch has to look at: a gradient, a mode, a transform, autocast, memory that
+        overlaps, a launch that failed. Then Python decides."""
 
     def operation(self, name: str) -> int:
         """The number by which `launch` knows an operation; all that changes the result beside the tensors must be in the name."""

@@ -400,15 +400,20 @@ Served registered(const Call &call) {
     return found == entries.end() ? Served::UNKNOWN : found->second.library ? Served::LIBRARY : Served::LAUNCHED;
 }
 
-/// An uninitialized contiguous tensor, and its address; null where there is no memory, or without a Python error what this cannot make.
+/// fp16 or bf16.
+bool half(const DLTensor &t) {
+    return t.dtype.bits == 16 && t.dtype.lanes == 1 && (t.dtype.code == kDLFloat || t.dtype.code == kDLBfloat);
+}
+
+/// An uninitialized contiguous tensor of fp16 or bf16, and its address; null, without a Python error, where there is no memory or it is
+/// of another device.
 PyObject *empty(const DLTensor &like, int rank, const int64_t *shape, void **address) {
-    const bool half = like.dtype.code == kDLFloat, cuda = like.device.device_type == kDLCUDA;
-    if (like.dtype.bits != 16 || like.dtype.lanes != 1 || (!half && like.dtype.code != kDLBfloat)) return nullptr;
+    const bool cuda = like.device.device_type == kDLCUDA;
     if (!cuda && like.device.device_type != kDLCPU) return nullptr;
     int64_t strides[MAX_RANK], stride = 1;
     for (int axis = rank - 1; axis >= 0; --axis) strides[axis] = stride, stride *= shape[axis] > 1 ? shape[axis] : 1;
     at::Tensor *made = nullptr;
-    if (aoti_torch_empty_strided(rank, shape, strides, half ? aoti_torch_dtype_float16() : aoti_torch_dtype_bfloat16(),
+    if (aoti_torch_empty_strided(rank, shape, strides, like.dtype.code == kDLFloat ? aoti_torch_dtype_float16() : aoti_torch_dtype_bfloat16(),
                                  cuda ? aoti_torch_device_type_cuda() : aoti_torch_device_type_cpu(),
                                  cuda ? like.device.device_id : 0, &made) != 0)
         return nullptr;
@@ -419,14 +424,15 @@ PyObject *empty(const DLTensor &like, int rank, const int64_t *shape, void **add
 }
 
 /// product(operation, a, b, bias, out, transposed): the product a (..., K) times b (K, N), with `transposed` b (N, K), into `out` or, for None,
-/// a new tensor, which is returned. False: registered as the library's. None: unknown, or PyTorch has to look at it.
+/// a new tensor, which is returned. False: the library's, for certain. None: unknown, or PyTorch has to look at it.
 PyObject *product(PyObject *, PyObject *const *args, Py_ssize_t count) {
     if (exchange == nullptr || count != 6) return PyErr_Format(PyExc_TypeError, "open() first; then six arguments, not %zd", count);
-    if (!plain_thread()) return PyErr_Occurred() ? nullptr : Py_NewRef(Py_None);
     PyObject *const bias = args[3] == Py_None ? nullptr : args[3], *const out = args[4] == Py_None ? nullptr : args[4];
     DLTensor a, b, c, v;
     if (!describe(args[1], a) || !describe(args[2], b) || (bias && !describe(bias, v)) || (out && !describe(out, c)))
         return Py_NewRef(Py_None);
+    if (!half(a)) return Py_NewRef(Py_False);  // whatever else there is to look at: ours multiply nothing else
+    if (!plain_thread()) return PyErr_Occurred() ? nullptr : Py_NewRef(Py_None);
     const bool gradients = c10::AutogradState::get_tls_state().get_grad_mode();
     for (PyObject *const tensor : {args[1], args[2], bias, out})
         if (tensor != nullptr && !plain(tensor, gradients)) return PyErr_Occurred() ? nullptr : Py_NewRef(Py_None);
