@@ -8,6 +8,7 @@ gives torch's result, and torch's exceptions, everywhere.
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -47,7 +48,7 @@ def unknown(operation: int, a: Tensor, b: Tensor, bias: Tensor | None, out: Tens
     """Knows no tensors: Python's checks decide."""
 
 
-fast: Callable[..., Tensor | bool | None] = unknown
+fast: Callable[..., Tensor | Literal[False] | None] = unknown
 """Launcher.product, where an engine has one: what is asked before anything is looked at in Python. Not asked where `serve` is nobody."""
 
 numbers: dict[tuple[str | None, bool], int] = {
