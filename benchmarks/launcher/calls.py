@@ -3,8 +3,8 @@
     python benchmarks/launcher/calls.py            needs g++ and NVRTC; no GPU
 
 This machine's memory stands in for a GPU's: kernels of a pack, its dispatcher and the launcher are the real ones, with a null driver below.
-The processor's time of the best of 40 rounds of 2,000 calls counts: others are disturbed. torch multiplies matrices of 1x1, so that its time
-is that of a call.
+The processor's time of the best of 40 rounds of 2,000 calls counts: others are disturbed. torch multiplies matrices of 1x1, so that its
+time is that of a call.
 """
 
 from __future__ import annotations

@@ -9,10 +9,12 @@ import pytest
 import torch
 
 import kernelwright as kw
+from kernelwright.families import families_for
 from kernelwright.problems import resolve
 from kernelwright.records import Environment
 from kernelwright.runtime import api, engine, pack, pins, warmup
 from kernelwright.runtime.dispatch import Choice
+from kernelwright.targets import target
 from kernelwright.targets.fake import RIVAL_US, FakeDevice
 from kernelwright.targets.target import TargetUnavailable
 from made_up import made_up_pack, scripted
@@ -175,6 +177,25 @@ def test_what_is_pinned_is_what_is_launched(serving, monkeypatch):
     warmup._keep(serving.engine, [pin.replace(candidate=serving.engine.pack.entry(w).candidate, own_us=0.5)])
     api.matmul(a, b)
     assert len(serving.cuda.launches()) == 3
+
+
+@pytest.mark.gpu
+def test_on_a_gpu(tmp_path, monkeypatch):
+    """Measured for real, and the result is right."""
+    monkeypatch.setattr(engine, "_paths", [])
+    monkeypatch.setattr(engine, "_engines", {})
+    facts, gpu = target("cuda").facts(), torch.cuda.get_device_properties(0)
+    made = Environment(target=f"cuda:sm_{gpu.major}{gpu.minor}", device=gpu.name)
+    w = resolve("gemm:256x512x256:fp16:nn")
+    kernels = [(w.name, f.render(f.seeds(w, facts)[0], w, facts)) for f in families_for(w, facts)[0]]
+    kw.use(made_up_pack(tmp_path / "p", made.target, made, kernels[:1]).path)
+    (choice,) = kw.warmup([(512, 512, 256)])
+    assert choice.source == "pinned" and choice.own_us and choice.vendor_us and 0.5 < choice.vendor_us < 1000
+    rng = torch.Generator("cuda").manual_seed(1)
+    a, b = (torch.randint(-1, 2, s, generator=rng, device="cuda").half() for s in ((512, 256), (256, 512)))
+    for _ in range(3):
+        assert torch.equal(kw.matmul(a, b), a @ b)
+    assert "(pinned): measured on" in kw.explain(a, b)
 
 
 def test_progress_on_a_terminal_and_in_a_log(monkeypatch, capsys):

@@ -1,9 +1,9 @@
 // Launches kernels that were prepared once: reads the tensors, finds what was registered for exactly such tensors, fills in their
 // addresses and enqueues on PyTorch's current stream. No allocation, no synchronisation, no Python in between.
 //
-// Tensors and the stream come through the DLPack C exchange API of torch.Tensor. What PyTorch's dispatcher would do beside a product is
-// a word of each tensor and two of each thread, which c10 declares: the binary is for one PyTorch, and with the limited API for every
-// Python.
+// Tensors and the stream come through the DLPack C exchange API of torch.Tensor. What PyTorch's dispatcher would do beside a
+// product is a word of each tensor and two of each thread, which c10 declares: the binary is for one PyTorch, and with the limited
+// API for every Python.
 //
 // Locks: none is waited for while the GIL is held, and the GIL is not waited for while one is held. The driver may block when a
 // stream has too many launches pending, possibly on a host callback that needs the GIL.
@@ -197,8 +197,8 @@ TensorMaps maps;
 
 // -- the fast path
 
-/// The description of a plain tensor; false where it is none or DLPack cannot describe it. Subclasses have a behaviour of their own,
-/// and a FakeTensor would even show an address; so would a tensor of zeros that are nowhere, but that its address is null.
+/// The description of a plain tensor; false where it is none or DLPack cannot describe it. Subclasses have a behaviour of their
+/// own, and a FakeTensor would even show an address; so would a tensor of zeros that are nowhere, but that its address is null.
 bool describe(PyObject *object, DLTensor &t) {
     PyObject *type = reinterpret_cast<PyObject *>(Py_TYPE(object));
     if (type != tensor_type && type != parameter_type) return false;
@@ -350,8 +350,8 @@ c10::TensorImpl *impl_of(PyObject *tensor) {
     return *reinterpret_cast<c10::TensorImpl **>(reinterpret_cast<char *>(tensor) + payload);
 }
 
-/// Whether a tensor's values are those in memory (no negatives or conjugates of them, no wrapper around another tensor), and nobody
-/// wants its gradient.
+/// Whether a tensor's values are those in memory (no negatives or conjugates of them, no wrapper around another tensor), and
+/// nobody wants its gradient.
 bool plain(PyObject *tensor, bool gradients) {
     using Key = c10::DispatchKey;
     constexpr c10::DispatchKeySet usual({Key::CPU, Key::CUDA, Key::AutogradCPU, Key::AutogradCUDA, Key::ADInplaceOrView,
@@ -360,7 +360,8 @@ bool plain(PyObject *tensor, bool gradients) {
     return (impl->key_set().raw_repr() & ~usual.raw_repr()) == 0 && !(gradients && impl->requires_grad());
 }
 
-/// x (..., K) as a matrix over the same memory, as Tensor.view makes it; false where it is not one. `axes`: room for its shape and strides.
+/// x (..., K) as a matrix over the same memory, as Tensor.view makes it; false where it is not one. `axes`: room for its shape
+/// and strides.
 bool as_rows(DLTensor &x, int64_t (&axes)[4]) {
     if (x.ndim <= 2) return x.ndim == 2;
     const int last = x.ndim - 1;
@@ -405,15 +406,16 @@ bool half(const DLTensor &t) {
     return t.dtype.bits == 16 && t.dtype.lanes == 1 && (t.dtype.code == kDLFloat || t.dtype.code == kDLBfloat);
 }
 
-/// An uninitialized contiguous tensor of fp16 or bf16, and its address; null, without a Python error, where there is no memory or it is
-/// of another device.
+/// An uninitialized contiguous tensor of fp16 or bf16, and its address; null, without a Python error, where there is no memory
+/// or it is of another device.
 PyObject *empty(const DLTensor &like, int rank, const int64_t *shape, void **address) {
     const bool cuda = like.device.device_type == kDLCUDA;
     if (!cuda && like.device.device_type != kDLCPU) return nullptr;
     int64_t strides[MAX_RANK], stride = 1;
     for (int axis = rank - 1; axis >= 0; --axis) strides[axis] = stride, stride *= shape[axis] > 1 ? shape[axis] : 1;
     at::Tensor *made = nullptr;
-    if (aoti_torch_empty_strided(rank, shape, strides, like.dtype.code == kDLFloat ? aoti_torch_dtype_float16() : aoti_torch_dtype_bfloat16(),
+    const int32_t dtype = like.dtype.code == kDLFloat ? aoti_torch_dtype_float16() : aoti_torch_dtype_bfloat16();
+    if (aoti_torch_empty_strided(rank, shape, strides, dtype,
                                  cuda ? aoti_torch_device_type_cuda() : aoti_torch_device_type_cpu(),
                                  cuda ? like.device.device_id : 0, &made) != 0)
         return nullptr;
@@ -423,10 +425,11 @@ PyObject *empty(const DLTensor &like, int rank, const int64_t *shape, void **add
     return result;
 }
 
-/// product(operation, a, b, bias, out, transposed): the product a (..., K) times b (K, N), with `transposed` b (N, K), into `out` or, for None,
-/// a new tensor, which is returned. False: the library's, for certain. None: unknown, or PyTorch has to look at it.
+/// product(operation, a, b, bias, out, transposed): the product a (..., K) times b (K, N), with `transposed` b (N, K), into `out`
+/// or, for None, a new tensor, which is returned. False: the library's, for certain. None: unknown, or PyTorch has to look at it.
 PyObject *product(PyObject *, PyObject *const *args, Py_ssize_t count) {
-    if (exchange == nullptr || count != 6) return PyErr_Format(PyExc_TypeError, "open() first; then six arguments, not %zd", count);
+    if (exchange == nullptr || count != 6)
+        return PyErr_Format(PyExc_TypeError, "open() first; then six arguments, not %zd", count);
     PyObject *const bias = args[3] == Py_None ? nullptr : args[3], *const out = args[4] == Py_None ? nullptr : args[4];
     DLTensor a, b, c, v;
     if (!describe(args[1], a) || !describe(args[2], b) || (bias && !describe(bias, v)) || (out && !describe(out, c)))
@@ -570,13 +573,15 @@ PyObject *release(PyObject *, PyObject *) {
     Py_RETURN_NONE;
 }
 
-/// watch(tensor, parameter, their _cdata, the names of torch.autograd.forward_ad): what `product` looks at. ImportError where it cannot.
+/// watch(tensor, parameter, their _cdata, the names of torch.autograd.forward_ad): what `product` looks at. ImportError where it
+/// cannot.
 PyObject *watch(PyObject *, PyObject *args) {
     PyObject *tensor, *parameter, *names;
     unsigned long long impl, other;
     if (!PyArg_ParseTuple(args, "OOKKO!", &tensor, &parameter, &impl, &other, &PyDict_Type, &names)) return nullptr;
     payload = sizeof(PyObject);  // PyTorch's header that says so takes 17 s to compile
-    if (reinterpret_cast<unsigned long long>(impl_of(tensor)) != impl || reinterpret_cast<unsigned long long>(impl_of(parameter)) != other)
+    const auto number = [](PyObject *of) { return reinterpret_cast<unsigned long long>(impl_of(of)); };
+    if (number(tensor) != impl || number(parameter) != other)
         return PyErr_Format(PyExc_ImportError, "a tensor does not begin with its TensorImpl");
     if (current_level == nullptr && (current_level = PyUnicode_InternFromString("_current_level")) == nullptr) return nullptr;
     if (PyDict_Contains(names, current_level) != 1)
