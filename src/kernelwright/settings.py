@@ -31,7 +31,8 @@ VARIABLES = (
     Variable(
         "KERNELWRIGHT_HOME",
         "$XDG_CACHE_HOME/kernelwright or ~/.cache/kernelwright",
-        "folder of the build cache (builds/), measured peaks (peaks/) and the archive (archive.db)",
+        "folder of the build cache (builds/), measured peaks (peaks/), what kw.warmup measured (warmup/), packs compiled here (packs/) and "
+        "the archive (archive.db)",
     ),
     Variable("KERNELWRIGHT_ARCHIVE", "archive.db in the home folder", "file of the archive of all trials"),
     Variable("KERNELWRIGHT_CXX", "the first of g++, clang++, c++ that is found", "C++ compiler of the CPU target and the launcher"),
