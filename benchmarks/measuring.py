@@ -36,6 +36,9 @@ RESTARTS = 20
 GRACE = 30.0
 """Seconds that the inner process may take to come to its end once its time is up."""
 LEAST_ROUNDS = 3
+SHORT = 0.005
+"""Seconds: a sample below this counts only if the system did not take the core away meanwhile. In a longer one that is a small part, and
+happens so often that hardly one would be left."""
 MODES = {"offline": "host-offline", "server": "host-server"}
 """Ours to the names that a Timing has."""
 
@@ -75,13 +78,14 @@ def read(path: Path) -> list[dict[str, Any]]:
 
 
 def hopeless(lines: Iterable[Mapping[str, Any]]) -> set[str]:
-    """Steps that were begun STARTS times (`start`) and not once came to an end (`end`): the process hung or died in them."""
+    """Steps that were begun STARTS times (`start`) since they last came to an end (`end`) or to a known fault (`spoils`): the process hung
+    or died in them."""
     begun: Counter[str] = Counter()
     for line in lines:
         if "start" in line:
             begun[line["start"]] += 1
-        elif "end" in line:
-            begun[line["end"]] = 0
+        elif name := line.get("end") or line.get("spoils"):
+            begun[name] = 0
     return {name for name, count in begun.items() if count >= STARTS}
 
 
@@ -152,7 +156,7 @@ def device() -> str:
 
 def sample(call: Call, operands: Sequence[Any], pause: float = 0.0) -> float | None:
     """Microseconds of one call: synchronise, clock, call, synchronise, clock; after a pause of `pause` seconds on average, exponentially
-    distributed (CUDA-L2's modes offline and server). None where the system took the core away meanwhile."""
+    distributed (CUDA-L2's modes offline and server). None where it was disturbed."""
     if pause:
         torch.cuda.synchronize()
         time.sleep(random.expovariate(1 / pause))
@@ -162,7 +166,7 @@ def sample(call: Call, operands: Sequence[Any], pause: float = 0.0) -> float | N
     call(*operands)
     torch.cuda.synchronize()
     ended = time.perf_counter()
-    return round((ended - started) * 1e6, 2) if _switches() == switched else None
+    return _microseconds(ended - started, switched)
 
 
 def enqueued(loop: Call, operands: Sequence[Any]) -> float | None:
@@ -173,10 +177,15 @@ def enqueued(loop: Call, operands: Sequence[Any]) -> float | None:
     loop(*operands)
     ended = time.perf_counter()
     torch.cuda.synchronize()
-    return round((ended - started) * 1e6, 2) if _switches() == switched else None
+    return _microseconds(ended - started, switched)
+
+
+def _microseconds(seconds: float, switched: int) -> float | None:
+    return None if seconds < SHORT and _switches() != switched else round(seconds * 1e6, 2)
 
 
 def _switches() -> int:
+    """How often the system took the core away from this thread."""
     return resource.getrusage(resource.RUSAGE_THREAD).ru_nivcsw
 
 
