@@ -20,7 +20,7 @@ from kernelwright.problems.problem import TORCH_DTYPES
 from kernelwright.records import Workload
 from kernelwright.rivals import cublaslt
 from kernelwright.rivals.cublas import column_major
-from kernelwright.runtime.pack import PackError
+from kernelwright.runtime import pack as packs
 from kernelwright.settings import settings
 from kernelwright.targets.cuda_libraries import cublaslt_version
 from kernelwright.targets.target import Bound, CandidateFault
@@ -33,16 +33,18 @@ class WrongResult(Exception):
     """A contender computed something else than the product; the message says which, where and by how much."""
 
 
-def use(pack: Path) -> None:
-    """From now on kw.matmul serves from this pack; torch.matmul accumulates as our kernels do."""
+def use(pack: Path) -> str:
+    """From now on kw.matmul serves from this pack; torch.matmul accumulates as our kernels do. Returns the pack's checksum."""
     if settings().disabled:
         refuse("kernelwright is disabled (KERNELWRIGHT_DISABLE): there would be nothing to measure")
     try:
+        checksum = packs.load(pack).manifest.checksum
         kw.use(pack)
-    except PackError as error:
+    except packs.PackError as error:
         refuse(str(error))
     torch.backends.cuda.matmul.allow_fp16_reduced_precision_reduction = False
     torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False
+    return checksum[:16]
 
 
 def served(a: torch.Tensor, b: torch.Tensor) -> tuple[bool, str]:

@@ -35,7 +35,7 @@ import measuring
 import numpy as np
 import torch
 from contenders import RIVALS, TORCH, TUNED, Contenders, Tuned, WrongResult, served, sets_of, use, verify
-from measuring import AGAIN, OURS, Budget, Lines, compared, enqueued, environment, hopeless, read, rounds, sample, supervise
+from measuring import AGAIN, LEAST_ROUNDS, OURS, Budget, Lines, compared, enqueued, environment, hopeless, read, rounds, sample, supervise
 from published import command_line, write_summary
 from thin_calls import ThinCalls, factors
 
@@ -47,6 +47,7 @@ from kernelwright.records import Candidate, Comparison, Environment, Origin, Out
 from kernelwright.report import heatmap
 from kernelwright.report.shapes import Shape, Versus, mean_of
 from kernelwright.report.wording import MODE_NAMES, rival_name
+from kernelwright.targets.cuda_libraries import cublaslt_version
 
 MODES = ("enqueue", "offline", "server")
 ROUNDS = {
@@ -99,10 +100,11 @@ def measure(args: argparse.Namespace, raw: Path) -> None:
     budget = Budget(args.seconds, args.hang)
     budget.watch()
     measuring.device()
-    use(args.pack)
+    pack = use(args.pack)
     lines, before = Lines(raw), read(raw)
     made = Contenders(ThinCalls(), Tuned(args.tuned or args.out / "tuned.jsonl"))
-    lines.add({"environment": environment(pack=str(args.pack), pause=args.pause, sets=args.sets), "command": command_line("host.py")})
+    where = environment(pack=pack, cublaslt=cublaslt_version(), pause=args.pause, sets=args.sets)
+    lines.add({"environment": where, "command": command_line("host.py")})
     if "enqueue" in args.modes:
         for layout in args.layouts:
             for w in enqueue_products(args.dtype or "fp16", layout):
@@ -149,11 +151,16 @@ def plan(args: argparse.Namespace, before: list[dict[str, Any]], modes: list[str
     for line in before:
         if "wrong" in line or "failed" in line:
             spoiled.add(line["end"])
-        elif "end" in line and all(mode in line for mode in modes):
+        elif "end" in line and all(_has(line, mode) for mode in modes):
             visits[line["end"]] += 1
     found = [w.replace(layout=x) for x in args.layouts for w in suite(args.suite, dtype=args.dtype)]
     found = [w for w in spread(found) if w.name not in spoiled]
     return sorted(found, key=lambda w: visits[w.name])[: args.limit]
+
+
+def _has(line: dict[str, Any], mode: str) -> bool:
+    """Whether a visit came far enough to be one."""
+    return mode in line if mode == "tune" else len(line.get(mode, {}).get(OURS, ())) >= LEAST_ROUNDS
 
 
 def spread(found: Iterable[Workload]) -> list[Workload]:

@@ -111,6 +111,7 @@ class Budget:
 
 def supervise(seconds: float, raw: Path) -> bool:
     """Runs this very command with `--inner` until it ends by itself or the time is up. False where it failed."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that the inner process does not go on by itself
     ends, before = time.monotonic() + seconds, -1
     for _ in range(RESTARTS):
         left = ends - time.monotonic()
@@ -120,14 +121,12 @@ def supervise(seconds: float, raw: Path) -> bool:
         try:
             code = inner.wait(left + GRACE)
         except subprocess.TimeoutExpired:
-            inner.kill()
-            inner.wait()
             print("the time is up: the process was ended", flush=True)
             return True
-        except KeyboardInterrupt:
-            inner.send_signal(signal.SIGINT)
-            inner.wait(GRACE)
-            raise
+        finally:
+            if inner.poll() is None:
+                inner.kill()
+                inner.wait()
         if code in (0, 2):  # done, or refused: the sentence is on the screen
             return code == 0
         lines = len(read(raw))

@@ -133,15 +133,13 @@ def measure(args: argparse.Namespace, raw: Path) -> None:
     budget = Budget(args.seconds, args.hang)
     budget.watch()
     measuring.device()
-    for pack in args.packs:
-        use(pack)
+    packs = ", ".join([use(pack) for pack in args.packs])
     try:
         cells = [Cell.parse(model, dtype, text) for model in args.models for dtype in args.dtypes for text in args.cells]
     except ValueError as error:
         refuse(str(error))
     lines = Lines(raw)
     layers = {} if args.layers is None else {"layers": args.layers}
-    packs = ", ".join(map(str, args.packs))
     where = environment(pack=packs, transformers=_transformers().__version__, **layers)
     lines.add({"environment": where, "command": command_line("models.py")})
     before = of_one_place(read(raw))[1]
