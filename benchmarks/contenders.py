@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -37,10 +38,14 @@ def use(pack: Path) -> str:
     """From now on kw.matmul serves from this pack; torch.matmul accumulates as our kernels do. Returns the pack's checksum."""
     if settings().disabled:
         refuse("kernelwright is disabled (KERNELWRIGHT_DISABLE): there would be nothing to measure")
+    # what makes a program go on with torch alone would pass for a measurement of ours
+    warnings.filterwarnings("error", message="kernelwright leaves")
     try:
         checksum = packs.load(pack).manifest.checksum
         kw.use(pack)
-    except packs.PackError as error:
+        if device() == "cuda":
+            served(*torch.empty(2, 64, 64, dtype=torch.float16, device="cuda"))
+    except (packs.PackError, RuntimeWarning) as error:
         refuse(str(error))
     torch.backends.cuda.matmul.allow_fp16_reduced_precision_reduction = False
     torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False

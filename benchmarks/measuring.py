@@ -199,8 +199,7 @@ def rounds(
     have been out of use for longest. Ends early when the time is up."""
     taken: dict[str, list[float | None]] = {name: [] for name in contenders}
     order, turn = list(contenders), 0
-    gc.collect()
-    gc.disable()
+    gc.disable()  # a collection in the middle of a sample takes 50 ms with PyTorch loaded
     try:
         for call in contenders.values():
             take(call, sets[0])

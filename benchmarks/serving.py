@@ -174,7 +174,6 @@ def calibrate(draw, requests: int, budget: Budget) -> dict[str, float]:
 def block(call, requests: Sequence[tuple[torch.Tensor, ...]], arrivals: Sequence[float]) -> list[float]:
     """Microseconds from each request's arrival (seconds after the start) to its completion."""
     clock, synchronize, latencies = time.perf_counter, torch.cuda.synchronize, []
-    gc.collect()
     gc.disable()
     try:
         synchronize()
