@@ -68,6 +68,10 @@ class Compressed:
         """The same weight in another layout."""
         return self if layout == self.layout and not options else _pack(self.to_dense(), layout, **options)
 
+    def cast(self, dtype: torch.dtype) -> Compressed:
+        """The weight rounded to another dtype; values that become zero are dropped."""
+        return _pack(self.to_dense().to(dtype), self.layout if dtype.itemsize in LAYOUTS[self.layout].SIZES else bitmask.NAME)
+
     def split(self, sizes: Sequence[int], dim: int = 0) -> list[Compressed]:
         """By rows (dim 0) or columns (dim 1) into pieces of these sizes, for tensor parallelism; any boundary. Raises SparseError."""
         if sum(sizes) != self.shape[dim] or min(sizes) < 1:
