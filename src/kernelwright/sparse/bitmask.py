@@ -1,7 +1,7 @@
 """The canonical layout: the values of all non-zeros, row by row, and one bit for each weight. What is kept on disk.
 
-    values        (nonzeros,)              as integers of the weight's element size
-    bitmask       (rows, ceil(columns/8))  uint8, column 8 i + b is bit b of byte i
+values        (nonzeros,)              as integers of the weight's element size
+bitmask       (rows, ceil(columns/8))  uint8, column 8 i + b is bit b of byte i
 """
 
 from __future__ import annotations

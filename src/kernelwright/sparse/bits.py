@@ -1,8 +1,7 @@
 """Masks as bits, and picking the marked elements of a tensor: what all layouts are made of.
 
-Weights are handled as integers of the same size, so that NaN, denormals and -0.0 pass through unchanged. An element counts as zero only if all
-its bits are: -0.0 is kept.
-"""
+Weights are handled as integers of the same size, so that NaN, denormals and -0.0 pass through unchanged. An element counts as zero only
+if all its bits are: -0.0 is kept."""
 
 from __future__ import annotations
 
@@ -12,7 +11,8 @@ from torch import Tensor
 
 _INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
-# 8 bools are one 64-bit word; this multiplier moves bit 0 of byte i to bit 56 + i, with no two partial products in one place, hence no carry.
+# 8 bools are one 64-bit word; this multiplier moves bit 0 of byte i to bit 56 + i, with no two partial products in one place, hence no
+# carry.
 _GATHER = 0x0102040810204080
 
 

@@ -1,9 +1,8 @@
 """Runs a model on calibration data and hands each nn.Linear its inputs' second moments, block by block.
 
-A transformer's blocks are one nn.ModuleList whose members are called one after the other, each with the last one's output. Then only one block's
-moments are in memory, and each block sees what the pruned blocks before it put out: the procedure of the SparseGPT and Wanda papers. A model that is
-not such a chain is run once as a whole, and all layers see the dense model's activations.
-"""
+A transformer's blocks are one nn.ModuleList whose members are called one after the other, each with the last one's output. Then only one
+block's moments are in memory, and each block sees what the pruned blocks before it put out: the procedure of the SparseGPT and Wanda
+papers. A model that is not such a chain is run once as a whole, and all layers see the dense model's activations."""
 
 from __future__ import annotations
 
@@ -40,88 +39,87 @@ Use = Callable[[str, nn.Linear, Moments], None]
 
 @torch.no_grad()
 def calibrate(model: nn.Module, layers: Mapping[str, nn.Linear], data: Iterable[Any], use: Use, products: bool) -> bool:
-    """Calls `use` once for each of `layers`. A batch of `data` is a tensor, a tuple of positional or a dict of keyword arguments of `model`.
-    Returns whether it went block by block. Raises ValueError for layers that saw no data."""
-    names = {layer: name for name, layer in layers.items()}
+    """Calls `use` once for each of `layers`. A batch of `data` is a tensor, a tuple of positional or a dict of keyword arguments of
+    `model`. Returns whether it went block by block. Raises ValueError for layers that saw no data."""
     batches = list(data)
     if not batches:
         raise ValueError("the calibration data is empty; give some batches of the model's inputs")
-    blocks = _blocks(model, names)
+    blocks = _blocks(model, set(layers.values()))
+    rest = dict(layers)
     with _inference(model):
-        calls = _capture(model, blocks, batches) if blocks else None
-        for group in blocks if calls else [model]:
-            mine = {layer: Moments(layer, products) for layer in group.modules() if isinstance(layer, nn.Linear) and layer in names}
-            again = (lambda block=group: _run_block(block, calls)) if calls else (lambda: [_call(model, batch) for batch in batches])
-            with _watched(mine):
-                again()
-            for layer, moments in mine.items():
-                if not moments.tokens:
-                    raise ValueError(f"{names[layer]} saw no calibration data; give data that reaches it, or name it in skip")
-                use(names[layer], layer, moments)
-            if calls:
-                for call, hidden in zip(calls, again(), strict=True):
-                    call.hidden = hidden
-        if calls:
-            inside = {layer for block in blocks for layer in block.modules()}
-            if rest := {name: layer for name, layer in layers.items() if layer not in inside}:
-                mine = {layer: Moments(layer, products) for layer in rest.values()}
-                with _watched(mine):
-                    for batch in batches:
-                        _call(model, batch)
-                for name, layer in rest.items():
-                    if not mine[layer].tokens:
-                        raise ValueError(f"{name} saw no calibration data; give data that reaches it, or name it in skip")
-                    use(name, layer, mine[layer])
-    return calls is not None
+        calls = _capture(model, blocks, batches)
+        for block in blocks if calls else ():
+            inside = set(block.modules())
+            mine = {name: rest.pop(name) for name, layer in layers.items() if layer in inside}
+            _visit(mine, lambda block=block: _run_block(block, calls), use, products)
+            for call, hidden in zip(calls, _run_block(block, calls), strict=True):
+                call.hidden = hidden
+        _visit(rest, lambda: [_call(model, batch) for batch in batches], use, products)
+    return bool(calls)
+
+
+def _visit(layers: Mapping[str, nn.Linear], run: Callable[[], Any], use: Use, products: bool) -> None:
+    """Runs the data through these layers and prunes them."""
+    if not layers:
+        return
+    moments = {name: Moments(layer, products) for name, layer in layers.items()}
+    with ExitStack() as stack:
+        for name, layer in layers.items():
+            stack.callback(layer.register_forward_pre_hook(lambda _, args, its=moments[name]: its.add(args[0])).remove)
+        run()
+    for name, layer in layers.items():
+        its = moments.pop(name)
+        if not its.tokens:
+            raise ValueError(f"{name} saw no calibration data; give data that reaches it, or name it in skip")
+        use(name, layer, its)
 
 
 class _Captured:
-    """One batch on its way: the hidden states, and each block's other arguments."""
+    """One batch on its way: the hidden states, and each block's other arguments. The methods are hooks of the dense run."""
 
     def __init__(self) -> None:
         self.hidden: Any = None
         self.arguments: dict[nn.Module, tuple[tuple, dict]] = {}
+        self.chain = True
+        self._last: Any = None
+
+    def before(self, block: nn.Module, args: tuple, kwargs: dict) -> None:
+        if not args or block in self.arguments or (self.arguments and args[0] is not self._last):
+            self.chain = False
+            return
+        if not self.arguments:
+            self.hidden = args[0]
+        self.arguments[block] = (args[1:], kwargs)
+
+    def after(self, block: nn.Module, args: tuple, output: Any) -> None:
+        self._last = _hidden(output)
 
 
-def _blocks(model: nn.Module, names: Mapping[nn.Linear, str]) -> list[nn.Module]:
+def _blocks(model: nn.Module, layers: set[nn.Linear]) -> list[nn.Module]:
     """The members of the nn.ModuleList that holds most of the layers' weights."""
 
     def held(modules: nn.ModuleList) -> int:
-        return sum(m.weight.numel() for m in modules.modules() if m in names)  # pyright: ignore
+        return sum(m.weight.numel() for m in modules.modules() if isinstance(m, nn.Linear) and m in layers)
 
     lists = [m for m in model.modules() if isinstance(m, nn.ModuleList) and len(m) > 1]
     best = max(lists, key=held, default=None)
     return list(best) if best is not None and held(best) else []
 
 
-def _capture(model: nn.Module, blocks: list[nn.Module], batches: list[Any]) -> list[_Captured] | None:
-    """Runs the dense model once; None where its blocks are not a chain."""
-    captured, chain = [], True
+def _capture(model: nn.Module, blocks: list[nn.Module], batches: list[Any]) -> list[_Captured]:
+    """Runs the dense model once; nothing where it has no blocks or they are not a chain."""
+    captured = []
+    if not blocks:
+        return captured
     for batch in batches:
-        call, last = _Captured(), None
-        order: list[nn.Module] = []
-
-        def before(block, args, kwargs, call=call, order=order):
-            nonlocal chain, last
-            if not args or (order and args[0] is not last):
-                chain = False
-                return
-            if not order:
-                call.hidden = args[0]
-            order.append(block)
-            call.arguments[block] = (args[1:], kwargs)
-
-        def after(block, args, output):
-            nonlocal last
-            last = _hidden(output)
-
+        call = _Captured()
         with ExitStack() as stack:
             for block in blocks:
-                stack.callback(block.register_forward_pre_hook(before, with_kwargs=True).remove)
-                stack.callback(block.register_forward_hook(after).remove)
+                stack.callback(block.register_forward_pre_hook(call.before, with_kwargs=True).remove)
+                stack.callback(block.register_forward_hook(call.after).remove)
             _call(model, batch)
-        if not chain or order != blocks:
-            return None
+        if not call.chain or list(call.arguments) != blocks:
+            return []
         captured.append(call)
     return captured
 
@@ -141,18 +139,10 @@ def _call(model: nn.Module, batch: Any) -> Any:
 
 
 @contextmanager
-def _watched(moments: Mapping[nn.Linear, Moments]):
-    with ExitStack() as stack:
-        for layer, its in moments.items():
-            stack.callback(layer.register_forward_pre_hook(lambda _, args, its=its: its.add(args[0])).remove)
-        yield
-
-
-@contextmanager
 def _inference(model: nn.Module):
     """In eval mode and without a cache of keys and values, which a second run of a block would append to."""
     training = {m: m.training for m in model.modules()}
-    config = getattr(model, "config", None)
+    config: Any = getattr(model, "config", None)
     cached = getattr(config, "use_cache", None)
     model.eval()
     if cached:

@@ -48,9 +48,7 @@ def from_canonical(entries: Mapping[str, Tensor], name: str = "the weight") -> C
         raise SparseError(f"{name} is not whole: {', '.join(missing)} is missing; write the file again")
     values, mask = entries["compressed"].detach().contiguous(), entries["bitmask"].detach().contiguous()
     if (checksum := entries.get("checksum")) is not None and checksum.numel() and int(checksum[0]) != VERSION:
-        raise SparseError(
-            f"{name} is in version {int(checksum[0])} of the format and this kernelwright reads version {VERSION}; install a newer one"
-        )
+        raise SparseError(f"{name} is in version {int(checksum[0])} of the format, this kernelwright reads {VERSION}; install a newer one")
     shape = tuple(int(n) for n in entries["shape"])
     if len(shape) != 2 or min(shape) < 1 or mask.dtype != torch.uint8 or mask.shape != (shape[0], -(-shape[1] // 8)):
         raise SparseError(f"{name} is damaged: shape {shape} and a bitmask of {tuple(mask.shape)} do not belong together; write it again")
@@ -78,5 +76,3 @@ def blank(dtype: torch.dtype, device: torch.device) -> dict[str, Tensor]:
     """Empty entries with the right dtypes: places for a loader that assigns tensors by name."""
     dtypes = (dtype, torch.uint8, torch.int64, torch.int64, torch.uint8)
     return {name: torch.empty(0, dtype=kind, device=device) for name, kind in zip(NAMES, dtypes, strict=True)}
-
-

@@ -1,8 +1,7 @@
 """Compressed weights in safetensors files and Hugging Face folders: written, read, imported, looked into.
 
-In a file the weight `x.weight` is the tensors `x.compressed`, `x.bitmask` ... of `canonical`, all else is as it was. Checkpoints of compressed-tensors'
-"sparse-bitmask" have the same names; older ones keep the name of the weight (`x.weight.compressed`).
-"""
+In a file the weight `x.weight` is the tensors `x.compressed`, `x.bitmask` ... of `canonical`, all else is as it was. Checkpoints of
+compressed-tensors' "sparse-bitmask" have the same names; older ones keep the name of the weight (`x.weight.compressed`)."""
 
 from __future__ import annotations
 
@@ -14,7 +13,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from kernelwright.sparse.canonical import NAMES, VERSION, from_canonical, to_canonical
@@ -41,7 +39,8 @@ def _safetensors() -> Any:
 
 
 def save_file(weights: Mapping[str, Tensor | Compressed], path: Path | str) -> None:
-    """Writes one safetensors file; a Compressed weight's name ends in "weight". The file appears whole or not at all. Raises SparseError, OSError."""
+    """Writes one safetensors file; a Compressed weight's name ends in "weight". The file appears whole or not at all. Raises SparseError,
+    OSError."""
     library, path = _safetensors(), Path(path)
     tensors: dict[str, Tensor] = {}
     for name, weight in weights.items():
@@ -68,7 +67,7 @@ def read_file(path: Path | str) -> Iterator[tuple[str, Tensor | Compressed]]:
         with library.safe_open(path, framework="pt") as file:
             version = (file.metadata() or {}).get(_VERSION_KEY, str(VERSION))
             if version != str(VERSION):
-                raise SparseError(f"{path} is in version {version} of the format and this kernelwright reads version {VERSION}; install a newer one")
+                raise SparseError(f"{path} is in version {version} of the format, this kernelwright reads {VERSION}; install a newer one")
             keys = list(file.keys())
             groups: dict[str, dict[str, str]] = {}
             for key in keys:
@@ -129,9 +128,9 @@ def convert_checkpoint(
     negative_zero: str = "keep",
     told: Callable[[WeightReport], None] = lambda _: None,
 ) -> list[WeightReport]:
-    """Writes a checkpoint (one .safetensors file or a Hugging Face folder, dense or in compressed-tensors' "sparse-bitmask") with its sparse matrices
-    compressed. A folder's other files are copied, and its config.json says how to load it. Returns, and tells one by one, what became of each matrix.
-    Raises SparseError where no matrix could be compressed, and for a target that is there already."""
+    """Writes a checkpoint (one .safetensors file or a Hugging Face folder, dense or in compressed-tensors' "sparse-bitmask") with its
+    sparse matrices compressed. A folder's other files are copied, and its config.json says how to load it. Returns, and tells one by one,
+    what became of each matrix. Raises SparseError where no matrix could be compressed, and for a target that is there already."""
     source, target = Path(source), Path(target)
     files = files_of(source)
     if target.exists():

@@ -75,7 +75,8 @@ class Compressed:
     def split(self, sizes: Sequence[int], dim: int = 0) -> list[Compressed]:
         """By rows (dim 0) or columns (dim 1) into pieces of these sizes, for tensor parallelism; any boundary. Raises SparseError."""
         if sum(sizes) != self.shape[dim] or min(sizes) < 1:
-            raise SparseError(f"sizes {list(sizes)} are not all positive or do not add up to the {self.shape[dim]} {('rows', 'columns')[dim]} of this weight")
+            what = ("rows", "columns")[dim]
+            raise SparseError(f"sizes {list(sizes)} are not all positive or do not add up to the {self.shape[dim]} {what} of this weight")
         options = {"order": quad_bitmap.ORDERS[self.facts["order"]]} if self.layout == quad_bitmap.NAME else {}
         return [_pack(piece.contiguous(), self.layout, **options) for piece in self.to_dense().split(list(sizes), dim)]
 
@@ -116,8 +117,8 @@ def compress(
                 "pass negative_zero='drop'"
             )
         raise SparseError(
-            f"only {sparsity:.0%} of this {'x'.join(map(str, dense.shape))} weight is zero, below the {min_sparsity:.0%} that make compressing "
-            "worth while; prune it first (kernelwright.sparse.prune_), keep it dense, or pass a lower min_sparsity"
+            f"only {sparsity:.0%} of this {'x'.join(map(str, dense.shape))} weight is zero, below the {min_sparsity:.0%} that make "
+            "compressing worth while; prune it first (kernelwright.sparse.prune_), keep it dense, or pass a lower min_sparsity"
         )
     return _pack(dense, layout, **options)
 

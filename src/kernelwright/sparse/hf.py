@@ -1,8 +1,8 @@
 """Hugging Face transformers: `save_pretrained`, `from_pretrained` and the quantizer class that lets AutoModel load what they write.
 
-transformers asks the quantizer registered under config.json's `quant_method` to prepare the model before weights are loaded (linear layers become
-places for the canonical tensors) and to finish it afterwards (each becomes a SparseLinear). Its documentation: "Contribute new quantization method".
-"""
+transformers asks the quantizer registered under config.json's `quant_method` to prepare the model before weights are loaded (linear
+layers become places for the canonical tensors) and to finish it afterwards (each becomes a SparseLinear). Its documentation: "Contribute
+new quantization method"."""
 
 from __future__ import annotations
 
@@ -33,17 +33,18 @@ class _Place(nn.Module):
     def filled(self, name: str, dtype: torch.dtype) -> SparseLinear:
         weight = from_canonical({entry: self._buffers[entry] for entry in NAMES}, name)  # pyright: ignore[reportArgumentType]
         if weight.shape != self.shape_of_layer:
-            raise SparseError(f"{name} is {weight.shape} in the checkpoint and {self.shape_of_layer} in the model; their configs do not match")
+            raise SparseError(f"{name} is {weight.shape} in the checkpoint and {self.shape_of_layer} in the model: its config is another's")
         if weight.dtype != dtype:
             weight = weight.cast(dtype)
         return SparseLinear(weight.as_layout(quad_bitmap.NAME if dtype.itemsize == 2 else weight.layout), self.bias)
 
 
 def save_pretrained(model: Any, path: Path | str, **options: Any) -> None:
-    """Writes a transformers model with its SparseLinear layers in the canonical form; options are those of the model's own method. Raises SparseError."""
+    """Writes a transformers model with its SparseLinear layers in the canonical form; options are those of the model's own method. Raises
+    SparseError."""
     config_class, quantizer_class = register()
     if not (modules := _sparse_modules(model)):
-        raise SparseError("this model has no SparseLinear; run kernelwright.sparse.convert(model) first, or use the model's own save_pretrained")
+        raise SparseError("this model has no SparseLinear; run kernelwright.sparse.convert(model) first, or its own save_pretrained")
     had = {name: getattr(model, name) for name in ("hf_quantizer",) if hasattr(model, name)}
     model.config.quantization_config = config_class(modules)
     model.hf_quantizer = quantizer_class(model.config.quantization_config)
@@ -84,7 +85,7 @@ def register() -> tuple[Any, Any]:
         def __init__(self, modules: list[str] | tuple[str, ...] = (), format_version: int = VERSION, **_: Any) -> None:
             if format_version != VERSION:
                 raise SparseError(
-                    f"this model is in version {format_version} of the sparse format and this kernelwright reads version {VERSION}; install a newer one"
+                    f"this model is in version {format_version} of the sparse format, this kernelwright reads {VERSION}; install a newer"
                 )
             self.quant_method = METHOD  # pyright: ignore[reportAttributeAccessIssue]
             self.modules = list(modules)

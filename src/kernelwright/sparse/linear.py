@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from kernelwright.sparse import quad_bitmap
 from kernelwright.sparse.canonical import NAMES, from_canonical, to_canonical
-from kernelwright.sparse.compressed import MIN_SPARSITY, Compressed, SparseError, compress
+from kernelwright.sparse.compressed import Compressed, SparseError, compress
 from kernelwright.sparse.product import linear
 
 SKIP = ("lm_head",)
@@ -21,9 +21,9 @@ SKIP = ("lm_head",)
 class SparseLinear(nn.Module):
     """Drop-in for nn.Linear: x (..., in_features) -> (..., out_features). The weight takes no gradient; x and bias do.
 
-    Its tensors are buffers in a kernel's layout. `state_dict` holds the canonical form instead (`compressed`, `bitmask`, `shape`, `row_offsets`,
-    `checksum`), so that a layout may change without making files unreadable; `load_state_dict` takes that or a dense `weight`.
-    """
+    Its tensors are buffers in a kernel's layout. `state_dict` holds the canonical form instead (`compressed`, `bitmask`, `shape`,
+    `row_offsets`, `checksum`), so that a layout may change without making files unreadable; `load_state_dict` takes that or a dense
+    `weight`."""
 
     def __init__(self, weight: Compressed, bias: Tensor | nn.Parameter | None = None) -> None:
         super().__init__()
@@ -116,8 +116,8 @@ class Conversion:
 
 
 def convert(model: nn.Module, layout: str = quad_bitmap.NAME, *, skip: Sequence[str] = SKIP, **options: Any) -> Conversion:
-    """Replaces each nn.Linear of `model` in place, and lets go of its dense weight. Layers named in `skip` (a whole name or its last part), those
-    that share their weight with another module and those below `min_sparsity` stay dense. Options as for `compress`.
+    """Replaces each nn.Linear of `model` in place, and lets go of its dense weight. Layers named in `skip` (a whole name or its last
+    part), those that share their weight with another module and those below `min_sparsity` stay dense. Options as for `compress`.
 
     `revert` undoes it. Raises SparseError where no layer can be converted."""
     owners: dict[int, list[str]] = {}

@@ -1,8 +1,8 @@
 """x @ W.T + bias for a compressed W: the operator that torch.compile sees, and the choice between a kernel and dense.
 
-Never slower: a kernel serves up to the number of activation rows at which it was measured to be faster than dense on this device; above that, and
-where no kernel is registered, the weight is unpacked into a scratch buffer that all layers share and the vendor's product does the rest.
-"""
+Never slower: a kernel serves up to the number of activation rows at which it was measured to be faster than dense on this device; above
+that, and where no kernel is registered, the weight is unpacked into a scratch buffer that all layers share and the vendor's product does
+the rest."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def _fake(x, parts, facts, layout, rows, columns, nonzeros, dtype, bias):
 
 
 def _save(ctx, inputs, output) -> None:
-    x, parts, *rest, bias = inputs
+    _, parts, *rest, _ = inputs
     ctx.save_for_backward(*parts)
     ctx.rest = rest
 

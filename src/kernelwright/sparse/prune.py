@@ -42,17 +42,21 @@ def prune_(
     block: int = sparsegpt.BLOCK,
     damping: float = sparsegpt.DAMPING,
 ) -> list[PrunedLayer]:
-    """Sets `sparsity` of the weights of each nn.Linear in `model` to zero, but for those named in `skip` (a whole name or its last part) and those that share
-    their weight with another module.
+    """Sets `sparsity` of the weights of each nn.Linear in `model` to zero, but for those named in `skip` (a whole name or its last part)
+    and those that share their weight with another module.
 
     method      "magnitude": the smallest (Han et al., NeurIPS 2015); needs no data
                 "wanda": the smallest |w| * ||x||_2 (Sun et al., ICLR 2024)
                 "sparsegpt": and changes those that stay to make up for it (Frantar and Alistarh, ICML 2023)
-    scope       "row": every row loses exactly round(sparsity * columns), wanda's choice; "layer": the layer loses exactly round(sparsity * weights),
-                the choice of magnitude pruning and, block of columns by block, of sparsegpt. None: that of the method's paper
-    calibration batches for the model: a tensor, a tuple of positional or a dict of keyword arguments each. The papers use 128 sequences of 2,048 tokens
+    scope       "row": every row loses exactly round(sparsity * columns), wanda's choice
+                "layer": the layer loses exactly round(sparsity * weights), the choice of magnitude pruning and, one block of columns
+                after the other, of sparsegpt
+                None: that of the method's paper
+    calibration batches for the model: a tensor, a tuple of positional or a dict of keyword arguments each; the papers use 128
+                sequences of 2,048 tokens
     errors      also measure each layer's error on the data, which needs (columns, columns) floats, as sparsegpt does
-    block, damping  of sparsegpt, as in its paper: columns a mask is chosen for at a time, and what is added to the Hessian's diagonal
+    block       of sparsegpt: columns for which a mask is chosen at a time
+    damping     of sparsegpt: what is added to the Hessian's diagonal, as a part of its mean
 
     Raises ValueError for what cannot be done, before anything is changed where that can be known.
     """

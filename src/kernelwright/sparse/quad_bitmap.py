@@ -1,8 +1,8 @@
 """The quad-bitmap layout: a bitmap, a prefix for each of its words, and the values in the order of tensor-core fragments.
 
-The matrix is cut into records of 16 rows x 128 columns (padded with zeros), strip by strip, each strip from left to right. A record stands
-alone: one bulk copy brings it into shared memory, and every lane finds its values with one population count per four weights, without a scan
-and without asking another lane.
+The matrix is cut into records of 16 rows x 128 columns (padded with zeros), strip by strip, each strip from left to right. A record
+stands alone: one bulk copy brings it into shared memory, and every lane finds its values with one population count per four weights,
+without a scan and without asking another lane.
 
     records   uint8, all records back to back, each a multiple of 16 bytes
     offsets   int32 (strips * records in a strip + 1), where each begins, in units of 16 bytes
@@ -12,15 +12,15 @@ A record is the headers of its two chunks (64 columns each), its values, and zer
     chunk's header, 8-bit prefixes: 128 bytes bitmap [w][u] uint32, 32 bytes prefix [w][u] uint8        record's header: 320 bytes
     chunk's header, 16-bit prefixes: 128 bytes bitmap [w][u] uint32, 64 bytes prefix [w][u] uint16      record's header: 384 bytes
 
-Unit u = 2 j + h is two registers of one m16n8k16 (h = 0: a0, a2; h = 1: a1, a3) in k-step j of the chunk. Lane = 4 g + t owns in each unit a
-quad: four weights of row g + 8 h, which are bits 4 (lane % 8) ... + 3 of word w = lane / 8. Values follow each other in the order (chunk, unit,
-lane, element of the quad). The columns of a quad, within the chunk:
+Unit u = 2 j + h is two registers of one m16n8k16 (h = 0: a0, a2; h = 1: a1, a3) in k-step j of the chunk. Lane = 4 g + t owns in each
+unit a quad: four weights of row g + 8 h, which are bits 4 (lane % 8) ... + 3 of word w = lane / 8. Values follow each other in the order
+(chunk, unit, lane, element of the quad). The columns of a quad, within the chunk:
 
     order "tile"   16 j + {2 t, 2 t + 1, 2 t + 8, 2 t + 9}   what mma and wgmma expect of activations that lie in memory as they are
     order "lane"   16 t + 4 j + {0, 1, 2, 3}                 a lane's columns lie together: 32 consecutive bytes of an activation row
 
-An 8-bit prefix is 128 + the values of the record before this word - expected * (32 chunk + 4 u + w); `expected` is one number for the matrix.
-Where a mask is too uneven for that, all prefixes have 16 bits and are the value's address in bytes from the record's beginning.
+An 8-bit prefix is 128 + the values of the record before this word - expected * (32 chunk + 4 u + w); `expected` is one number for the
+matrix. Where a mask is too uneven for that, all prefixes have 16 bits and are the value's address in bytes from the record's beginning.
 """
 
 from __future__ import annotations
@@ -101,8 +101,8 @@ def _pack_strips(bits: Tensor, layout: dict[str, int]) -> tuple[Tensor, Tensor] 
 
 
 def unpack(parts: dict[str, Tensor], facts: dict[str, int], out: Tensor) -> None:
-    """Writes every element of `out` (rows, columns), contiguous. Reads the records as a kernel does, through offsets and prefixes, and never
-    waits for the device."""
+    """Writes every element of `out` (rows, columns), contiguous. Reads the records as a kernel does, through offsets and prefixes, and
+    never waits for the device."""
     rows, columns = out.shape
     per_strip = up(columns, COLUMNS) // COLUMNS
     offsets, records = parts["offsets"], parts["records"].view(torch.int16)
@@ -173,4 +173,3 @@ def _from_records(values: Tensor, per_strip: int, order: int) -> Tensor:
     pairs = dense.view(torch.int32).view(strips, 2, 8, per_strip, 2, *inner).permute(axes)
     pairs.copy_(values.view(torch.int32).view(pairs.shape))
     return dense
-

@@ -1,12 +1,12 @@
-"""The three-layer layout of Zhang et al.'s kind: a 2:4 part for sparse tensor cores, its empty slots filled with what did not fit, and a rest.
+"""The three-layer layout: a 2:4 part for sparse tensor cores, its empty slots filled with what did not fit, and a rest.
 
-After the abstract of "Accelerating GPU Inference of Large Language Models with Moderately Unstructured Sparse Weight Matrices" (DAC 2026, arXiv
-2607.08786), whose code is not to be had; what the abstract leaves open (window, codes, the order of fillers) is decided here.
+After the abstract of "Accelerating GPU Inference of Large Language Models with Moderately Unstructured Sparse Weight Matrices" (DAC 2026,
+arXiv 2607.08786), whose code is not to be had; what the abstract leaves open (window, codes, the order of fillers) is decided here.
 
-Each group of four neighbouring columns has two slots. Its first two non-zeros take them (Sparse-TC layer); a third and fourth overflow. Within a
-window of 256 columns of a row, the k-th overflowing weight goes into the k-th slot that is still empty (Slot-Filling layer), and a byte says how
-far its column lies from the column of its slot, modulo 256: every distance is relative to its own slot, so all are decoded at once. What finds no
-slot is kept with its column (Residual layer).
+Each group of four neighbouring columns has two slots. Its first two non-zeros take them (Sparse-TC layer); a third and fourth overflow.
+Within a window of 256 columns of a row, the k-th overflowing weight goes into the k-th slot that is still empty (Slot-Filling layer), and
+a byte says how far its column lies from the column of its slot, modulo 256: every distance is relative to its own slot, so all are
+decoded at once. What finds no slot is kept with its column (Residual layer).
 
     slots       int16 (rows, 2 groups)          the values; an empty slot holds 0
     codes       uint8 (rows, ceil(groups / 2))  4 bits a group, the even one in the low bits
@@ -15,9 +15,8 @@ slot is kept with its column (Residual layer).
     columns     int16 (left over), to be read as unsigned; int32 where the matrix has more than 65,536 columns
     rows        int32 (rows + 1)                where each row's residual begins
 
-A code with first < second (2 + 2 bits, as mma.sp's metadata) is a group of two; first == second a group of one at that column, whose second slot
-is free; 3, 0 a group of none. A free slot with a value that is not zero is filled, and its distance is the next one.
-"""
+A code with first < second (2 + 2 bits, as mma.sp's metadata) is a group of two; first == second a group of one at that column, whose
+second slot is free; 3, 0 a group of none. A free slot with a value that is not zero is filled, and its distance is the next one."""
 
 from __future__ import annotations
 
@@ -54,7 +53,7 @@ def _pack_rows(bits: Tensor) -> dict[str, Tensor]:
     windows = up(columns, WINDOW) // WINDOW
     bits = torch.nn.functional.pad(bits, (0, windows * WINDOW - columns)).view(rows, windows, 64, 4)
     mask = bits != 0
-    a, b, c, d = mask.unbind(3)
+    a, b, c, _ = mask.unbind(3)
     va, vb, vc, vd = bits.unbind(3)
 
     # the first two non-zeros of each group
