@@ -48,7 +48,7 @@ def from_canonical(entries: Mapping[str, Tensor], name: str = "the weight") -> C
         raise SparseError(f"{name} is not whole: {', '.join(missing)} is missing; write the file again")
     values, mask = entries["compressed"].detach().contiguous(), entries["bitmask"].detach().contiguous()
     if (checksum := entries.get("checksum")) is not None and checksum.numel() and int(checksum[0]) != VERSION:
-        raise SparseError(f"{name} is in version {int(checksum[0])} of the format, this kernelwright reads {VERSION}; install a newer one")
+        raise SparseError(f"{name} is in version {int(checksum[0])} of the format, this kernelwright reads {VERSION}; upgrade it")
     shape = tuple(int(n) for n in entries["shape"])
     if len(shape) != 2 or min(shape) < 1 or mask.dtype != torch.uint8 or mask.shape != (shape[0], -(-shape[1] // 8)):
         raise SparseError(f"{name} is damaged: shape {shape} and a bitmask of {tuple(mask.shape)} do not belong together; write it again")

@@ -67,7 +67,7 @@ def read_file(path: Path | str) -> Iterator[tuple[str, Tensor | Compressed]]:
         with library.safe_open(path, framework="pt") as file:
             version = (file.metadata() or {}).get(_VERSION_KEY, str(VERSION))
             if version != str(VERSION):
-                raise SparseError(f"{path} is in version {version} of the format, this kernelwright reads {VERSION}; install a newer one")
+                raise SparseError(f"{path} is in version {version} of the format, this kernelwright reads {VERSION}; upgrade it")
             keys = list(file.keys())
             groups: dict[str, dict[str, str]] = {}
             for key in keys:

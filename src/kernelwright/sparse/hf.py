@@ -85,7 +85,7 @@ def register() -> tuple[Any, Any]:
         def __init__(self, modules: list[str] | tuple[str, ...] = (), format_version: int = VERSION, **_: Any) -> None:
             if format_version != VERSION:
                 raise SparseError(
-                    f"this model is in version {format_version} of the sparse format, this kernelwright reads {VERSION}; install a newer"
+                    f"this model is in version {format_version} of the sparse format, this kernelwright reads {VERSION}; upgrade it"
                 )
             self.quant_method = METHOD  # pyright: ignore[reportAttributeAccessIssue]
             self.modules = list(modules)

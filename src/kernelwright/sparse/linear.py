@@ -126,7 +126,7 @@ def convert(model: nn.Module, layout: str = quad_bitmap.NAME, *, skip: Sequence[
             owners.setdefault(id(parameter), []).append(name)
     places: dict[nn.Linear, list[tuple[nn.Module, str, str]]] = {}
     for parent_name, parent in model.named_modules():
-        for child_name, child in parent.named_children():
+        for child_name, child in parent._modules.items():  # not named_children, which leaves out second names
             if type(child) is nn.Linear:
                 places.setdefault(child, []).append((parent, child_name, f"{parent_name}.{child_name}".lstrip(".")))
     converted, left, before, after = [], {}, 0, 0
@@ -158,7 +158,7 @@ def revert(model: nn.Module) -> int:
     """Puts a dense nn.Linear with the same bits in the place of each SparseLinear; returns how many."""
     made: dict[SparseLinear, nn.Linear] = {}
     for parent in list(model.modules()):
-        for name, child in list(parent.named_children()):
+        for name, child in parent._modules.items():
             if isinstance(child, SparseLinear):
                 if child not in made:
                     made[child] = child.to_linear()

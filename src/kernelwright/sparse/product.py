@@ -116,7 +116,7 @@ def _backward(ctx, grad: Tensor):
         to_x = grad @ _weight(ctx.saved_tensors, facts, layout, rows, columns, nonzeros, dtype).to_dense()
     if ctx.needs_input_grad[-1]:
         to_bias = grad.reshape(-1, grad.shape[-1]).sum(0)
-    return (to_x, [None] * len(LAYOUTS[layout].PARTS), *[None] * 6, to_bias)
+    return (to_x, [None] * len(LAYOUTS[layout].PARTS), [None] * len(LAYOUTS[layout].FACTS), *[None] * 5, to_bias)
 
 
 _library = torch.library.Library("kernelwright", "FRAGMENT")
