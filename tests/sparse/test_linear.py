@@ -81,7 +81,7 @@ def test_gradients_reach_input_and_bias():
 def test_the_operator_is_what_pytorch_expects_of_one():
     for layout in sparse.LAYOUTS:
         w = sparse.compress(weight("random", 30, 70), layout)
-        arguments = (list(w.parts.values()), list(w.facts.values()), layout, 30, 70, w.nonzeros, w.dtype)
+        arguments = (list(w.parts.values()), [30, 70, w.nonzeros, *w.facts.values()], layout, w.dtype)
         for bias in (None, torch.randn(30).half()):
             torch.library.opcheck(torch.ops.kernelwright.sparse_linear, (torch.randn(2, 70).half().requires_grad_(), *arguments, bias))
 

@@ -7,7 +7,7 @@ the rest."""
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -34,13 +34,14 @@ kernels: list[Kernel] = []
 
 def linear(x: Tensor, weight: Compressed, bias: Tensor | None = None) -> Tensor:
     """torch.nn.functional.linear with x (..., columns) of the weight's dtype and bias (rows) or None -> (..., rows)."""
-    facts = [weight.facts[name] for name in LAYOUTS[weight.layout].FACTS]
     parts = [weight.parts[name] for name in LAYOUTS[weight.layout].PARTS]
-    return torch.ops.kernelwright.sparse_linear(x, parts, facts, weight.layout, *weight.shape, weight.nonzeros, weight.dtype, bias)
+    facts = [*weight.shape, weight.nonzeros, *(weight.facts[name] for name in LAYOUTS[weight.layout].FACTS)]
+    return torch.ops.kernelwright.sparse_linear(x, parts, facts, weight.layout, weight.dtype, bias)
 
 
-def _run(x: Tensor, parts: list[Tensor], facts: list[int], layout: str, rows: int, columns: int, nonzeros: int, dtype: torch.dtype, bias):
-    weight = _weight(parts, facts, layout, rows, columns, nonzeros, dtype)
+def _linear(x: Tensor, parts: list[Tensor], facts: list[int], layout: str, dtype: torch.dtype, bias: Tensor | None) -> Tensor:
+    weight = _weight(parts, facts, layout, dtype)
+    rows, columns = weight.shape
     _check(x, columns, dtype)
     flat = x.reshape(-1, columns)
     for kernel in kernels:
@@ -59,11 +60,12 @@ def _check(x: Tensor, columns: int, dtype: torch.dtype) -> None:
         raise SparseError(f"the weight is {want} and x is {have}; cast x, or change the dense model's dtype before converting it")
 
 
-def _weight(parts, facts, layout, rows, columns, nonzeros, dtype) -> Compressed:
+def _weight(parts: Sequence[Tensor], facts: Sequence[int], layout: str, dtype: torch.dtype) -> Compressed:
+    """From what the operators take: facts are rows, columns, non-zeros and then the layout's own."""
     module = LAYOUTS[layout]
-    return Compressed(
-        layout, (rows, columns), dtype, nonzeros, dict(zip(module.PARTS, parts, strict=True)), dict(zip(module.FACTS, facts, strict=True))
-    )
+    rows, columns, nonzeros, *own = facts
+    by_name = dict(zip(module.PARTS, parts, strict=True))
+    return Compressed(layout, (rows, columns), dtype, nonzeros, by_name, dict(zip(module.FACTS, own, strict=True)))
 
 
 # ---------------------------------------------------------------------------------------------------------- the scratch buffer
@@ -96,9 +98,17 @@ def free_scratch() -> None:
 # ------------------------------------------------------------------------------------------------- what compilers and autograd see
 
 
-def _fake(x, parts, facts, layout, rows, columns, nonzeros, dtype, bias):
-    _check(x, columns, dtype)
-    return x.new_empty(*x.shape[:-1], rows)
+def _to_dense(parts: list[Tensor], facts: list[int], layout: str, dtype: torch.dtype) -> Tensor:
+    return _weight(parts, facts, layout, dtype).to_dense()
+
+
+def _fake_linear(x, parts, facts, layout, dtype, bias):
+    _check(x, facts[1], dtype)
+    return x.new_empty(*x.shape[:-1], facts[0])
+
+
+def _fake_to_dense(parts, facts, layout, dtype):
+    return parts[0].new_empty(facts[0], facts[1], dtype=dtype)
 
 
 def _save(ctx, inputs, output) -> None:
@@ -109,21 +119,18 @@ def _save(ctx, inputs, output) -> None:
 
 def _backward(ctx, grad: Tensor):
     """To x and bias; the weight takes no gradient."""
-    layout = ctx.rest[1]
     to_x = to_bias = None
     if ctx.needs_input_grad[0]:
-        facts, layout, rows, columns, nonzeros, dtype = ctx.rest
-        to_x = grad @ _weight(ctx.saved_tensors, facts, layout, rows, columns, nonzeros, dtype).to_dense()
+        to_x = grad @ torch.ops.kernelwright.sparse_to_dense(list(ctx.saved_tensors), *ctx.rest)
     if ctx.needs_input_grad[-1]:
         to_bias = grad.reshape(-1, grad.shape[-1]).sum(0)
-    return (to_x, [None] * len(LAYOUTS[layout].PARTS), [None] * len(LAYOUTS[layout].FACTS), *[None] * 5, to_bias)
+    return to_x, [None] * len(ctx.saved_tensors), None, None, None, to_bias
 
 
 _library = torch.library.Library("kernelwright", "FRAGMENT")
-_library.define(
-    "sparse_linear(Tensor x, Tensor[] parts, int[] facts, str layout, int rows, int columns, int nonzeros, ScalarType dtype,"
-    " Tensor? bias) -> Tensor"
-)
-_library.impl("sparse_linear", _run, "CompositeExplicitAutograd")
-torch.library.register_fake("kernelwright::sparse_linear", _fake, lib=_library)
+_library.define("sparse_linear(Tensor x, Tensor[] parts, int[] facts, str layout, ScalarType dtype, Tensor? bias) -> Tensor")
+_library.define("sparse_to_dense(Tensor[] parts, int[] facts, str layout, ScalarType dtype) -> Tensor")
+for _name, _run, _fake in (("sparse_linear", _linear, _fake_linear), ("sparse_to_dense", _to_dense, _fake_to_dense)):
+    _library.impl(_name, _run, "CompositeExplicitAutograd")
+    torch.library.register_fake(f"kernelwright::{_name}", _fake, lib=_library)
 torch.library.register_autograd("kernelwright::sparse_linear", _backward, setup_context=_save, lib=_library)
