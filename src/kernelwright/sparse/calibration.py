@@ -67,11 +67,10 @@ def _visit(layers: Mapping[str, nn.Linear], run: Callable[[], Any], use: Use, pr
         for name, layer in layers.items():
             stack.callback(layer.register_forward_pre_hook(lambda _, args, its=moments[name]: its.add(args[0])).remove)
         run()
+    if idle := [name for name in layers if not moments[name].tokens]:
+        raise ValueError(f"{idle[0]} saw no calibration data; give data that reaches it, or name it in skip")
     for name, layer in layers.items():
-        its = moments.pop(name)
-        if not its.tokens:
-            raise ValueError(f"{name} saw no calibration data; give data that reaches it, or name it in skip")
-        use(name, layer, its)
+        use(name, layer, moments.pop(name))
 
 
 class _Captured:
