@@ -49,6 +49,8 @@ def save_file(weights: Mapping[str, Tensor | Compressed], path: Path | str) -> N
     try:
         library.torch.save_file(tensors, partial, metadata={"format": "pt", _VERSION_KEY: str(VERSION)})
         os.replace(partial, path)
+    except library.SafetensorError as error:
+        raise OSError(f"{path} cannot be written ({error})") from None
     finally:
         partial.unlink(missing_ok=True)
 
