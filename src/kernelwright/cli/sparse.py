@@ -85,13 +85,15 @@ def bench(
         return
     from rich.table import Table
 
-    header = ("weight", "layout", "bytes/weight", "pack s", "unpack s", *(f"N={n} ms (dense)" for n in LAYER_ROWS))
+    header = ("weight", "layout", "B/weight", "pack s", "unpack s", *(f"N={n}: ms (dense)" for n in LAYER_ROWS))
     table = Table(*header, box=None, pad_edge=False)
     for row in rows:
         layers = (f"{row['layer_ms'][n]:.1f} ({row['dense_ms'][n]:.1f})" for n in LAYER_ROWS)
         times = (f"{row[key]:.2f}" for key in ("pack_seconds", "unpack_seconds"))
         table.add_row(row["weight"], row["layout"], f"{row['bytes_per_weight']:.3f}", *times, *layers)
-    console(False).print(table)
+    screen = console(False)
+    screen.width = max(screen.width, 110)  # a table cut off is worth nothing
+    screen.print(table)
 
 
 def _shape(text: str) -> tuple[int, int]:
