@@ -39,7 +39,12 @@ def test_convert_then_inspect(dense, tmp_path):
     broken[-1] ^= 1
     out.write_bytes(broken)
     seen = kernelwright("sparse", "inspect", str(out), home=tmp_path)
-    assert seen.returncode == 2 and seen.stderr.startswith("kernelwright: ") and "damaged" in seen.stderr and len(seen.stderr.splitlines()) == 1
+    assert (
+        seen.returncode == 2
+        and seen.stderr.startswith("kernelwright: ")
+        and "damaged" in seen.stderr
+        and len(seen.stderr.splitlines()) == 1
+    )
 
 
 def test_bench_measures_what_it_says(tmp_path):

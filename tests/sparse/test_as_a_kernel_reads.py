@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 import torch
+from masks import weight
 
 from kernelwright.sparse import compress
-from masks import weight
 
 
 def lanes_read(records: np.ndarray, begin: int, facts: dict[str, int]):
@@ -46,7 +48,7 @@ def test_quad_bitmap_is_what_lanes_and_mma_expect(kind, order):
     assert packed.facts["prefix_bits"] == (16 if kind == "half" else 8)
     records, offsets = packed.parts["records"].numpy(), packed.parts["offsets"].tolist()
     assert offsets[0] == 0 and offsets[-1] * 16 == len(records)
-    assert max(b - a for a, b in zip(offsets, offsets[1:], strict=False)) * 16 == packed.facts["largest"]
+    assert max(b - a for a, b in pairwise(offsets)) * 16 == packed.facts["largest"]
     dense = np.zeros((rows, columns), np.uint16)
     for r, begin in enumerate(offsets[:-1]):
         strip, k0 = divmod(r, columns // 128)

@@ -8,11 +8,11 @@ import json
 import numpy as np
 import pytest
 import torch
+from masks import KINDS, weight
 
 from kernelwright import sparse
 from kernelwright.sparse import checkpoint
 from kernelwright.sparse.canonical import from_canonical, to_canonical
-from masks import KINDS, weight
 
 safetensors = pytest.importorskip("safetensors")
 torch_files = pytest.importorskip("safetensors.torch")
@@ -30,7 +30,9 @@ def test_round_trip(tmp_path, kind, dtype):
     sparse.save_file({"a.b.weight": sparse.compress(w, "bitmask", min_sparsity=0), "bias": dense}, tmp_path / "x.safetensors")
     back = sparse.load_file(tmp_path / "x.safetensors")
     assert set(back) == {"a.b.weight", "bias"} and torch.equal(back["bias"], dense)
-    assert same(back["a.b.weight"].to_dense(), w) and back["a.b.weight"].nonzeros == int((w.view(torch.uint8).view(37, 131, -1).any(2)).sum())
+    assert same(back["a.b.weight"].to_dense(), w) and back["a.b.weight"].nonzeros == int(
+        (w.view(torch.uint8).view(37, 131, -1).any(2)).sum()
+    )
 
 
 def test_what_is_in_the_file(tmp_path):

@@ -7,11 +7,11 @@ import weakref
 
 import pytest
 import torch
+from masks import weight
 from torch import nn
 
 from kernelwright import sparse
 from kernelwright.sparse import product
-from masks import weight
 
 HALF = (torch.float16, torch.bfloat16)
 

@@ -16,7 +16,9 @@ def correlated(tokens: int, columns: int, seed: int = 0) -> torch.Tensor:
     """Inputs whose columns share a few factors and differ in scale, as activations do."""
     g = torch.Generator().manual_seed(seed)
     factors = torch.randn(tokens, 8, generator=g) @ torch.randn(8, columns, generator=g)
-    return (factors + 0.5 * torch.randn(tokens, columns, generator=g)) * torch.logspace(-1, 1, columns)[torch.randperm(columns, generator=g)]
+    return (factors + 0.5 * torch.randn(tokens, columns, generator=g)) * torch.logspace(-1, 1, columns)[
+        torch.randperm(columns, generator=g)
+    ]
 
 
 def random(*shape: int, seed: int = 0) -> torch.Tensor:
@@ -174,7 +176,10 @@ def test_blocks_see_what_pruned_blocks_put_out(returns_tuple, monkeypatch):
     with torch.no_grad():
         for group in groups:
             inputs = {layer: [] for layer in group}
-            hooks = [layer.register_forward_pre_hook(lambda m, args, i=inputs: i[m].append(args[0].reshape(-1, m.in_features))) for layer in group]
+            hooks = [
+                layer.register_forward_pre_hook(lambda m, args, i=inputs: i[m].append(args[0].reshape(-1, m.in_features)))
+                for layer in group
+            ]
             for ids in IDS:
                 reference(ids)
             for hook in hooks:

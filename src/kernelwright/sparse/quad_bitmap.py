@@ -21,7 +21,7 @@ unit a quad: four weights of row g + 8 h, which are bits 4 (lane % 8) ... + 3 of
 
 An 8-bit prefix is 128 + the values of the record before this word - expected * (32 chunk + 4 u + w); `expected` is one number for the
 matrix. Where a mask is too uneven for that (the padding of rows that are no multiple of 16 and columns that are none of 128 makes it so),
-all prefixes have 16 bits and are the value's address in bytes from the record's beginning. """
+all prefixes have 16 bits and are the value's address in bytes from the record's beginning."""
 
 from __future__ import annotations
 
