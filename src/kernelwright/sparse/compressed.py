@@ -109,7 +109,8 @@ def compress(
     dense = weight.detach().contiguous()
     if negative_zero == "drop":
         dense = torch.where(dense == 0, 0, dense) if dense.element_size() > 1 else _drop_8_bit(dense)
-    if (sparsity := 1 - int(torch.count_nonzero(raw(dense))) / dense.numel()) < min_sparsity:
+    nonzeros = int(torch.count_nonzero(raw(dense)))
+    if (sparsity := 1 - nonzeros / dense.numel()) < min_sparsity:
         negative = int((raw(dense) == torch.iinfo(raw(dense).dtype).min).sum()) / dense.numel() if dense.element_size() > 1 else 0.0
         if sparsity + negative >= min_sparsity:
             raise SparseError(
@@ -120,12 +121,12 @@ def compress(
             f"only {sparsity:.0%} of this {'x'.join(map(str, dense.shape))} weight is zero, below the {min_sparsity:.0%} that make "
             "compressing worth while; prune it first (kernelwright.sparse.prune_), keep it dense, or pass a lower min_sparsity"
         )
-    return _pack(dense, layout, **options)
+    return _pack(dense, layout, nonzeros, **options)
 
 
-def _pack(dense: Tensor, layout: str, **options: Any) -> Compressed:
+def _pack(dense: Tensor, layout: str, nonzeros: int | None = None, **options: Any) -> Compressed:
     parts, facts = LAYOUTS[layout].pack(dense, **options)
-    nonzeros = int(torch.count_nonzero(raw(dense)))
+    nonzeros = int(torch.count_nonzero(raw(dense))) if nonzeros is None else nonzeros
     return Compressed(layout, (dense.shape[0], dense.shape[1]), dense.dtype, nonzeros, parts, facts)
 
 

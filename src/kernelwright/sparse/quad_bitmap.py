@@ -128,9 +128,11 @@ def _read(records: Tensor, at: Tensor, facts: dict[str, int]) -> Tensor:
         start = prefix - 128 + head + facts["expected"] * torch.arange(WORDS, device=at.device)
     else:
         start = prefix.view(n, 2, 4, 8).permute(0, 1, 3, 2).reshape(n, WORDS).to(torch.int64) // 2
-    within = mask.cumsum(2, dtype=torch.int8)
-    index = (start + at[:, None])[:, :, None] + within
-    index = (index - 1).clamp_(0, records.shape[0] - 1)  # a word without values may point past the last record
+    start += at[:, None] - 1
+    if records.shape[0] < 1 << 31:  # half the memory to go through
+        start = start.to(torch.int32)
+    index = start[:, :, None] + mask.cumsum(2, dtype=torch.int8)
+    index.clamp_(0, records.shape[0] - 1)  # a quad without values may point past the last record
     return (records.index_select(0, index.view(-1)).view(mask.shape) * mask).view(n, WEIGHTS)
 
 

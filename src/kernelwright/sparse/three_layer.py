@@ -53,20 +53,16 @@ def _pack_rows(bits: Tensor) -> dict[str, Tensor]:
     windows = up(columns, WINDOW) // WINDOW
     bits = torch.nn.functional.pad(bits, (0, windows * WINDOW - columns)).view(rows, windows, 64, 4)
     mask = bits != 0
-    a, b, c, _ = mask.unbind(3)
-    va, vb, vc, vd = bits.unbind(3)
 
     # the first two non-zeros of each group
-    first = torch.where(a, va, torch.where(b, vb, torch.where(c, vc, vd)))
-    after_b = torch.where(c, vc, vd)
-    second = torch.where(a, torch.where(b, vb, after_b), torch.where(b, after_b, torch.where(c, vd, 0)))
-    slots = torch.stack([first, second], 3).view(rows, windows, 128)
     nibble = mask.view(torch.uint8).mul(torch.tensor([1, 2, 4, 8], dtype=torch.uint8, device=device)).sum(3, dtype=torch.uint8)
+    kept = _own(nibble)
+    slots = torch.zeros(rows, windows, 128, dtype=torch.int16, device=device)
+    place(slots, _taken(nibble).view(slots.shape), select(bits, kept))
     codes = _table(_code, device).index_select(0, nibble.view(-1).to(torch.int32)).view(rows, 64 * windows)[:, :groups]
     codes = torch.nn.functional.pad(codes, (0, groups % 2)).view(rows, (groups + 1) // 2, 2)
 
     # overflow meets empty slots, window by window
-    kept = _own(nibble)
     over = (mask & ~kept).view(rows, windows, WINDOW)
     free = slots == 0
     exists = torch.arange(windows * 128, device=device).view(windows, 128) < 2 * groups
@@ -101,7 +97,7 @@ def unpack(parts: dict[str, Tensor], facts: dict[str, int], out: Tensor) -> None
     codes = torch.stack([parts["codes"] & 15, parts["codes"] >> 4], 2).flatten(1)[:, :groups].reshape(-1).to(torch.int32)
     nibble = _table(_nibble, device).index_select(0, codes).view(rows, groups)
     slots = parts["slots"]
-    own = torch.stack([nibble != 0, _table(_two, device).index_select(0, codes).view(rows, groups)], 2).flatten(1)
+    own = _taken(nibble).view(rows, 2 * groups)
     dense = torch.zeros(rows, width, dtype=torch.int16, device=device)
     place(dense, _own(nibble).view(rows, width), select(slots, own))
 
@@ -127,8 +123,20 @@ def _own(nibble: Tensor) -> Tensor:
     """The first two set bits of each nibble, bool (..., 4)."""
     n = torch.arange(16, device=nibble.device)
     bits = (n[:, None] >> n[:4]) & 1
-    table = ((bits != 0) & (bits.cumsum(1) <= 2)).view(torch.int32).view(16)
-    return table.index_select(0, nibble.reshape(-1).to(torch.int32)).view(torch.bool).view(*nibble.shape, 4)
+    return _look_up(((bits != 0) & (bits.cumsum(1) <= 2)).view(torch.int32), nibble)
+
+
+def _taken(nibble: Tensor) -> Tensor:
+    """Which of its two slots a group takes itself, bool (..., 2)."""
+    n = torch.arange(16, device=nibble.device)
+    counts = ((n[:, None] >> n[:4]) & 1).sum(1)
+    return _look_up((counts[:, None] > n[:2]).view(torch.int16), nibble)
+
+
+def _look_up(table: Tensor, nibble: Tensor) -> Tensor:
+    """From a table of 16 groups of bools, each seen as one integer."""
+    found = table.view(16).index_select(0, nibble.reshape(-1).to(torch.int32))
+    return found.view(torch.bool).view(*nibble.shape, table.element_size())
 
 
 def _code(nibble: int) -> int:
@@ -141,10 +149,6 @@ def _nibble(code: int) -> int:
     return 0 if code == EMPTY else 1 << (code & 3) | 1 << (code >> 2)
 
 
-def _two(code: int) -> bool:
-    return (code & 3) < (code >> 2)
-
-
 def _table(entry, device: torch.device) -> Tensor:
     values = [entry(i) for i in range(16)]
-    return torch.tensor(values, dtype=torch.bool if isinstance(values[0], bool) else torch.uint8, device=device)
+    return torch.tensor(values, dtype=torch.uint8, device=device)
