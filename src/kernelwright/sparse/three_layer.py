@@ -23,7 +23,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from kernelwright.sparse.bits import place, raw, select, up
+from kernelwright.sparse.bits import pack_bits, place, raw, select, up
 
 NAME = "three-layer"
 PARTS = ("slots", "codes", "distances", "residual", "columns", "rows")
@@ -55,7 +55,8 @@ def _pack_rows(bits: Tensor) -> dict[str, Tensor]:
     mask = bits != 0
 
     # the first two non-zeros of each group
-    nibble = mask.view(torch.uint8).mul(torch.tensor([1, 2, 4, 8], dtype=torch.uint8, device=device)).sum(3, dtype=torch.uint8)
+    packed = pack_bits(mask.view(rows, windows, WINDOW))
+    nibble = torch.stack([packed & 15, packed >> 4], 3).view(rows, windows, 64)
     kept = _own(nibble)
     slots = torch.zeros(rows, windows, 128, dtype=torch.int16, device=device)
     place(slots, _taken(nibble).view(slots.shape), select(bits, kept))
