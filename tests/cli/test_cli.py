@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 import typer
 
-VERBS = ("doctor", "optimize", "tune", "bench", "verify", "report", "replay", "pack", "archive")
+VERBS = ("doctor", "optimize", "tune", "bench", "verify", "report", "replay", "pack", "archive", "sparse")
 
 
 def kernelwright(*words: str, home=None, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -25,7 +25,7 @@ def kernelwright(*words: str, home=None, **environment: str) -> subprocess.Compl
 def test_help_shows_an_example(verb):
     done = kernelwright(verb, "--help")
     assert done.returncode == 0
-    assert verb in ("pack", "archive") or "Example: kernelwright" in done.stdout
+    assert verb in ("pack", "archive", "sparse") or "Example: kernelwright" in done.stdout
 
 
 def test_help_does_not_import_torch():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from kernelwright.cli import archive, bench, doctor, optimize, pack, replay, report, tune, verify
+from kernelwright.cli import archive, bench, doctor, optimize, pack, replay, report, sparse, tune, verify
 from kernelwright.cli.common import run
 
 app = typer.Typer(
@@ -19,6 +19,7 @@ for module in (doctor, optimize, tune, bench, verify, report, replay):
     module.register(app)
 app.add_typer(pack.app, name="pack")
 app.add_typer(archive.app, name="archive")
+app.add_typer(sparse.app, name="sparse")
 
 
 def main() -> None:
