@@ -76,7 +76,8 @@ def register(app: typer.Typer) -> None:
             screen.print(tables.result_table(done.trials, target_peaks=done.peaks))
             screen.print(f"report: {report}")
             for name, value in done.proposer.items():
-                screen.print(f"{name}: {value}", markup=False)
+                text = ", ".join(f"{what} {n}" for what, n in value.items()) if isinstance(value, dict) else value
+                screen.print(f"{name}: {text}", markup=False)
         if done.winner is None:
             raise typer.Exit(NO_KERNEL)
 

@@ -96,19 +96,18 @@ def settle(screen: Trial, again: Trial) -> Trial:
 
 
 def counted(trials: Sequence[Trial]) -> list[Trial]:
-    """The screens of one Workload on one device that count, in order. One above the `ceiling` counts as its newest measurement in a
-    fresh process settles it, and not at all before there is one."""
+    """What counts of each screen of one Workload on one device, in order: itself or its newest measurement in a fresh process, as `settle`
+    says; one above the `ceiling` nothing before there is one."""
     limit = ceiling(trials)
     fresh = {t.candidate.id: t for t in trials if _fresh(t)}
     found = []
     for t in trials:
         if t.stage != "screen":
             continue
-        compared = reference(t)
-        if compared is None or compared.ratio <= limit:
-            found.append(t)
-        elif (again := fresh.get(t.candidate.id)) is not None:
+        if (again := fresh.get(t.candidate.id)) is not None:
             found.append(settle(t, again))
+        elif (claimed := reference(t)) is None or claimed.ratio <= limit:
+            found.append(t)
     return found
 
 

@@ -71,4 +71,4 @@ class Bandit:
 
     def means(self) -> dict[str, float]:
         """What each arm earned a try, of late."""
-        return {arm: self._sum[arm] / self._count[arm] for arm in self._count if self._count[arm]}
+        return {arm: round(self._sum[arm] / self._count[arm], 3) for arm in self._count if self._count[arm]}

@@ -22,7 +22,7 @@ from kernelwright.propose import exemplars, llm_prompt
 from kernelwright.propose.bandit import Bandit, earned
 from kernelwright.propose.llm_answer import AnswerError, languages, read
 from kernelwright.propose.llm_calls import Answer, Calls, Message, Request
-from kernelwright.propose.llm_client import BudgetSpent, CallFailed, Client
+from kernelwright.propose.llm_client import CallFailed, Client, NoMoreCalls
 from kernelwright.propose.proposer import Proposer
 from kernelwright.records import Candidate, Origin, Outcome, Trial
 from kernelwright.settings import SettingsError, settings
@@ -35,6 +35,7 @@ FUTILE = 12
 """So many answers one after the other without a new candidate end the search: a server that says the same every time, say."""
 FAULTS = 3
 """Failed calls one after the other until a model is not asked any more."""
+CLOSED = "closed"
 SHOWN = 60_000
 """Most characters of an answer that are repeated to the model in a repair."""
 
@@ -130,7 +131,7 @@ class Llm(Proposer):
         return True
 
     def close(self) -> None:
-        self._ended = self._ended or "closed"
+        self._ended = self._ended or CLOSED
 
     def _left(self) -> float | None:
         left = self.context.deadline - time.monotonic()
@@ -230,7 +231,7 @@ class Llm(Proposer):
     def _failed(self, model: str, failure: Exception | None) -> None:
         self.bandit.withdraw(model)
         match failure:
-            case BudgetSpent():
+            case NoMoreCalls():
                 self._ended = str(failure)
                 return
             case CallFailed(lasting=lasting):
@@ -276,16 +277,11 @@ class Llm(Proposer):
     def summary(self) -> dict[str, Any]:
         """Calls, tokens, money, and what each model earned a try."""
         budget = self.client.budget
-        found: dict[str, Any] = {
-            "calls": f"{self.client.asked} asked, {self.client.cached} answered from kept calls",
-            "answers": ", ".join(f"{n} {what}" for what, n in self._counts.items()) or "none",
-            "tokens": budget.tokens,
-        }
-        if budget.dollars:
-            found["dollars"] = round(budget.dollars, 4)
+        calls = {"calls": self.client.asked, "kept calls": self.client.cached, **self._counts, "tokens": budget.tokens}
+        found: dict[str, Any] = {"llm": calls | ({"dollars": round(budget.dollars, 4)} if budget.dollars else {})}
         if means := self.bandit.means():
-            found["earned a try"] = ", ".join(f"{model} {mean:.2f}" for model, mean in means.items())
-        if self._ended and self._ended != "closed":
+            found["earned by models"] = means
+        if self._ended and self._ended != CLOSED:
             found["no more questions"] = self._ended
         return found
 

@@ -64,6 +64,7 @@ def read(text: str, choices: tuple[Language, ...], w: Workload, origin: Origin) 
         raise AnswerError("the block of code is empty or holds a zero byte; put the whole kernel there")
     if len(source) > SOURCE:
         raise AnswerError(f"the code has {len(source)} characters; at most {SOURCE} are taken")
+    source = source.strip("\n") + "\n"  # the same kernel is the same candidate
     if language is not PYTHON:
         _only_headers(source)
     try:

@@ -48,8 +48,8 @@ class CallFailed(RuntimeError):
         self.lasting = lasting
 
 
-class BudgetSpent(RuntimeError):
-    """The next call could exceed the tokens or the money of this run; the message says which."""
+class NoMoreCalls(RuntimeError):
+    """The next call could exceed the tokens or the money of this run, or the transcript is at its end; the message says which."""
 
 
 class Budget:
@@ -66,15 +66,15 @@ class Budget:
         return (prompt * price_in + answer * price_out) / 1e6
 
     def set_aside(self, model: str, prompt: int, answer: int) -> None:
-        """Raises BudgetSpent."""
+        """Raises NoMoreCalls."""
         with self._lock:
             if self.tokens + prompt + answer > self.limit:
-                raise BudgetSpent(
+                raise NoMoreCalls(
                     f"{self.tokens} of {self.limit} tokens are spent, and the next call could take {prompt + answer}; "
                     "raise KERNELWRIGHT_LLM_TOKENS for more"
                 )
             if self.dollars + self.cost(model, prompt, answer) > self.money:
-                raise BudgetSpent(
+                raise NoMoreCalls(
                     f"${self.dollars:.4f} of ${self.money:g} are spent, and the next call could cost "
                     f"${self.cost(model, prompt, answer):.4f}; raise KERNELWRIGHT_LLM_DOLLARS for more"
                 )
@@ -108,14 +108,14 @@ class Client:
         self._lock = threading.Lock()
 
     def ask(self, request: Request, deadline: float = math.inf) -> Answer:
-        """The answer, from an earlier run's calls if it is there. `deadline` is of time.monotonic. Raises CallFailed, BudgetSpent,
+        """The answer, from an earlier run's calls if it is there. `deadline` is of time.monotonic. Raises CallFailed, NoMoreCalls,
         SettingsError."""
         if self.transcript is not None:
             with self._lock:
                 answer = self.transcript.answer(request)
                 self.cached += answer is not None
             if answer is None:
-                raise CallFailed("the transcript has no more answers", lasting=True)
+                raise NoMoreCalls("the transcript has no more answers")
             return answer
         if (known := self._calls.find(request)) is not None:
             with self._lock:

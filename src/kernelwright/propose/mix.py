@@ -75,9 +75,9 @@ class Mix(Proposer):
         found: dict[str, Any] = {}
         for part in self.parts.values():
             found |= part.summary()
-        found["earned by proposer"] = ", ".join(f"{name} {mean:.2f}" for name, mean in self.bandit.means().items())
+        found["earned by proposers"] = self.bandit.means()
         if self._over:
-            found["ended"] = "; ".join(f"{name}: {why}" for name, why in self._over.items())
+            found["ended"] = self._over
         return found
 
     def close(self) -> None:
