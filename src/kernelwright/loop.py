@@ -11,6 +11,7 @@ from kernelwright import propose, rivals
 from kernelwright.archive import Archive
 from kernelwright.evaluate.evaluator import Evaluator
 from kernelwright.evaluate.jobs import ALL_RUNGS, SCREEN_RUNGS, Job
+from kernelwright.evaluate.profile import Profiler
 from kernelwright.families import families_for
 from kernelwright.learn import reward
 from kernelwright.problems import resolve
@@ -107,7 +108,7 @@ def optimize(
         reasons = "; ".join(f"{name}: {why}" for name, why in refusals.items())
         raise NothingToTry(f"no family writes kernels for {w.name} on {target.name} ({reasons}); verify a kernel of your own instead")
     names = tuple(rival_names if rival_names is not None else rivals.names_for(w, target.name))
-    anchor, own, searcher = names[:1], evaluator or Evaluator(target), None
+    anchor, own, searcher, profiler = names[:1], evaluator or Evaluator(target), None, None
     try:
         environment, peaks = own.environment, own.peaks
         history = [t for t in (archive.trials(workload=w) if resume else ()) if t.environment.comparable(environment)]
@@ -116,6 +117,7 @@ def optimize(
         context = propose.Context(archive, peaks, deadline)
         searcher = propose.make(proposer, w, families, device, seed=seed, history=trials, context=context)
         screen = screen_job(w, target.name, anchor)
+        profiler = Profiler(target.name) if searcher.reads_counters else None
         queue = [c for c in extra if c.id not in {t.candidate.id for t in trials}]
         while len(trials) < budget.trials and time.monotonic() < deadline:
             batch = queue or searcher.propose(min(8, budget.trials - len(trials)))
@@ -123,6 +125,8 @@ def optimize(
             if not batch:
                 break
             for trial in own.evaluate(batch, screen, stage="screen", session=session):
+                if profiler is not None and propose.score(trial) > max(map(propose.score, trials), default=0.0):
+                    trial = trial.replace(sensors=trial.sensors | profiler.counters(trial))
                 archive.append(trial)
                 progress(trial)
                 if (claimed := reward.reference(trial)) is not None and claimed.ratio > limit:
@@ -146,7 +150,8 @@ def optimize(
     winner = min(ours, key=lambda t: t.median(mode), default=None)
     assert searcher is not None
     trials = [t for t in trials if t.id not in {c.id for c in confirmed}]
-    return Run(w, target.name, session, (*trials, *confirmed), winner, mode, time.monotonic() - started, peaks, searcher.summary())
+    said = searcher.summary() | ({"no counters": profiler.why} if profiler and profiler.why else {})
+    return Run(w, target.name, session, (*trials, *confirmed), winner, mode, time.monotonic() - started, peaks, said)
 
 
 def measured_again(own: Evaluator, trial: Trial, screen: Job, session: str, archive: Archive, progress: Progress) -> Trial:

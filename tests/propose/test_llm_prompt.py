@@ -178,3 +178,42 @@ def test_a_report_without_a_build_or_peaks_says_what_there_is():
     lines = report(judged(cuda_trial().candidate, 2.0, workload=GEMM), H200, {})
     assert len(lines) == 2 and "µs" in lines[0] and "allows" not in lines[0]
     assert instructions(None, "cuda") == {} and instructions(cuda_trial().build, "cuda") == {}
+
+
+CUDA_KERNEL = """/* kernelwright-plan
+{"launches": [{"kernel": "gelu", "grid": ["cdiv(rows * cols, 256)", 1, 1], "block": [256, 1, 1],
+  "args": [{"type": "tensor", "name": "x"}, {"type": "tensor", "name": "y"}, {"type": "scalar", "ctype": "i64", "value": "rows * cols"}]}]}
+*/
+#include "kernelwright/numeric.cuh"
+extern "C" __global__ void gelu(const float* x, float* y, long long n) {
+    long long i = blockIdx.x * 256ll + threadIdx.x;
+    if (i < n) y[i] = x[i] / (1.0f + kw::exp2_fast(-2.302208f * (x[i] + 0.044715f * x[i] * x[i] * x[i])));
+}
+"""
+
+
+@pytest.mark.slow
+def test_an_answer_for_the_gpu_compiles_without_one_and_is_reported():
+    """Registers, occupancy and SASS of a model's own kernel, for the next prompt."""
+    from scripted_server import answer
+
+    from kernelwright.evaluate.build import Builder
+    from kernelwright.propose.llm_answer import read
+    from kernelwright.targets import nvrtc
+    from kernelwright.targets.target import TargetUnavailable
+
+    try:
+        nvrtc.version()
+    except TargetUnavailable as reason:
+        pytest.skip(str(reason))
+    w = resolve("chain:new-gelu:256x256")
+    candidates = [
+        read(answer(text, "cuda"), languages(w, H200), w, Origin(kind="llm")) for text in (CUDA_KERNEL, CUDA_KERNEL + "#error x\n")
+    ]
+    with Builder(target("cuda:sm_90"), jobs=1) as builder:
+        (_, build), (_, wrong) = builder.builds(candidates)
+    assert isinstance(build, Build) and isinstance(wrong, Verdict) and wrong.outcome is Outcome.COMPILE_ERROR
+    lines = report(judged(candidates[0], 2.0, workload=w, build=build), H200, PEAKS)
+    assert any("registers, spills 0 B" in one and "occupancy 100%" in one for one in lines)
+    if mix := instructions(build, "cuda"):
+        assert mix["LDG"] == 1 and any("1 LDG" in one for one in lines)

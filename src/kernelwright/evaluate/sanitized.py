@@ -74,7 +74,7 @@ def sanitize(path: str, tool: str, request: Request, seconds: float = SECONDS, s
         command += [sys.executable, "-m", "kernelwright.evaluate.sanitized", str(file)]
         # a block of PyTorch's caching allocator is larger than the tensor in it: the tool would not see its end
         env = child_environment({"PYTORCH_NO_CUDA_MEMORY_CACHING": "1"})
-        code, output = _run(command, env, seconds, stop or threading.Event())
+        code, output = run_tool(command, env, seconds, stop or threading.Event())
     if code is None:
         return Verdict(outcome=Outcome.TIMEOUT, evidence=f"{tool}: not done after {seconds:.0f} s")
     if code == FOUND:
@@ -87,7 +87,7 @@ def sanitize(path: str, tool: str, request: Request, seconds: float = SECONDS, s
     return msgspec.json.decode(said, type=Verdict)
 
 
-def _run(command: list[str], env: dict[str, str], seconds: float, stop: threading.Event) -> tuple[int | None, str]:
+def run_tool(command: list[str], env: dict[str, str], seconds: float, stop: threading.Event) -> tuple[int | None, str]:
     """Exit code, None if it was ended before its time, and all output."""
     from kernelwright.targets.processes import kill_group
 

@@ -67,6 +67,7 @@ class Reply:
 class Llm(Proposer):
     name = "llm"
     needs_families = False
+    reads_counters = True
 
     def _set_up(self, seed: int) -> None:
         self._languages = languages(self.workload, self.device)

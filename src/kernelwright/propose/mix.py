@@ -21,6 +21,7 @@ SHARE = 4
 class Mix(Proposer):
     name = "mix"
     needs_families = False
+    reads_counters = True
 
     def _set_up(self, seed: int) -> None:
         given = (self.workload, self.families, self.device, seed, (), self.context)

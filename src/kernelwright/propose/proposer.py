@@ -53,6 +53,8 @@ class Proposer(ABC):
     name: ClassVar[str]
     needs_families: ClassVar[bool] = True
     """Whether it has nothing to propose without a Family."""
+    reads_counters: ClassVar[bool] = False
+    """Whether hardware counters of the best kernels are worth a profiler's run to it."""
 
     def __init__(
         self,
