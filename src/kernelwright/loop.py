@@ -46,7 +46,7 @@ class Run:
     target: str
     session: str
     trials: tuple[Trial, ...]
-    """All that count for this Workload on this device: earlier runs' screens as well, if it was resumed."""
+    """Screens that count for this Workload on this device, earlier runs' as well if it was resumed, then this run's confirmations."""
     winner: Trial | None
     """The fastest verified candidate of our own, as confirmed; None if none is right."""
     mode: str
@@ -149,7 +149,7 @@ def optimize(
     ours = [t for t in confirmed if t.candidate.kind != "rival" and t.verdict.ok]
     winner = min(ours, key=lambda t: t.median(mode), default=None)
     assert searcher is not None
-    trials = [t for t in trials if t.id not in {c.id for c in confirmed}]
+    trials = [t for t in trials if t.stage == "screen"]
     said = searcher.summary() | ({"no counters": profiler.why} if profiler and profiler.why else {})
     return Run(w, target.name, session, (*trials, *confirmed), winner, mode, time.monotonic() - started, peaks, said)
 
