@@ -26,7 +26,12 @@ Layouts = Annotated[
     list[str] | None,
     typer.Option("--layout", help="gemm and linear only: nn, nt, tn or tt; given several times, the suite in each of them."),
 ]
-ProposerName = Annotated[str, typer.Option("--proposer", help="random, evolve or tpe (tpe needs the extra 'search').")]
+ProposerName = Annotated[
+    str,
+    typer.Option(
+        "--proposer", help="evolve, random, tpe (needs the extra 'search'), llm (needs KERNELWRIGHT_LLM_URL) or mix (llm and evolve)."
+    ),
+]
 
 
 def run(app: typer.Typer) -> None:

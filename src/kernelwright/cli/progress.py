@@ -43,6 +43,10 @@ class SearchProgress:
         if trial.stage == "confirm":
             self.stage(f"confirmed {trial.candidate.label}: {trial.verdict.outcome}")
             return
+        if trial.stage == "replay":
+            found = f"{max((c.ratio for c in trial.comparisons), default=0):.2f}x" if trial.verdict.ok else trial.verdict.outcome
+            self.stage(f"{trial.candidate.label} is surprisingly fast; in a fresh process: {found}")
+            return
         self.count += 1
         if trial.verdict.ok:
             self.best = max([self.best, *(c.ratio for c in trial.comparisons)])

@@ -130,7 +130,7 @@ class Sanitizer:
                 command += ["--kernel-regex", f"kns={next(iter(names))}"]
             command += [sys.executable, "-m", "kernelwright.evaluate.sanitized", str(file)]
             # a block of PyTorch's caching allocator is larger than the tensor in it: the tool would not see its end
-            code, output = self._run(command, child_environment({"PYTORCH_NO_CUDA_MEMORY_CACHING": "1"}))
+            code, output = run_tool(command, child_environment({"PYTORCH_NO_CUDA_MEMORY_CACHING": "1"}), self.seconds, self.stop)
         said: list[Verdict | None] = [None] * len(request.kernels)
         for line in output.splitlines():
             if line.startswith(SAID):
@@ -146,33 +146,34 @@ class Sanitizer:
             return said, Verdict(outcome=Outcome.CRASH, evidence=f"{tool}: the process ended with code {code}: {tail}")
         return said, None
 
-    def _run(self, command: list[str], env: dict[str, str]) -> tuple[int | None, str]:
-        """Exit code, None if it was ended before its time, and all output."""
-        from kernelwright.targets.processes import kill_group
 
-        process = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=env, start_new_session=True
-        )
-        assert process.stdout is not None
-        output, said, deadline = bytearray(), 0, time.monotonic() + self.seconds
-        try:
-            with process.stdout as pipe, selectors.DefaultSelector() as ready:
-                ready.register(pipe, selectors.EVENT_READ)
-                while time.monotonic() < deadline and not self.stop.is_set():
-                    if not ready.select(min(0.5, self.seconds)):
-                        continue
-                    if not (more := os.read(pipe.fileno(), 1 << 16)):
-                        return process.wait(max(0.0, deadline - time.monotonic())), output.decode(errors="replace")
-                    output += more
-                    if (count := output.count(SAID.encode())) > said:
-                        said, deadline = count, time.monotonic() + self.seconds
-        except subprocess.TimeoutExpired:
-            pass
-        finally:  # also on Ctrl-C: the tool and what it watches end with us
-            if process.poll() is None:
-                kill_group(process.pid)
-                process.wait()
-        return None, output.decode(errors="replace")
+def run_tool(command: list[str], env: dict[str, str], seconds: float, stop: threading.Event) -> tuple[int | None, str]:
+    """Exit code, None if it was ended before its time, and all output. Each kernel that is reported gives it `seconds` more."""
+    from kernelwright.targets.processes import kill_group
+
+    process = subprocess.Popen(
+        command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=env, start_new_session=True
+    )
+    assert process.stdout is not None
+    output, said, deadline = bytearray(), 0, time.monotonic() + seconds
+    try:
+        with process.stdout as pipe, selectors.DefaultSelector() as ready:
+            ready.register(pipe, selectors.EVENT_READ)
+            while time.monotonic() < deadline and not stop.is_set():
+                if not ready.select(min(0.5, seconds)):
+                    continue
+                if not (more := os.read(pipe.fileno(), 1 << 16)):
+                    return process.wait(max(0.0, deadline - time.monotonic())), output.decode(errors="replace")
+                output += more
+                if (count := output.count(SAID.encode())) > said:
+                    said, deadline = count, time.monotonic() + seconds
+    except subprocess.TimeoutExpired:
+        pass
+    finally:  # also on Ctrl-C: the tool and what it watches end with us
+        if process.poll() is None:
+            kill_group(process.pid)
+            process.wait()
+    return None, output.decode(errors="replace")
 
 
 def _finding(output: str) -> str:
