@@ -15,7 +15,7 @@ import tempfile
 import threading
 from pathlib import Path
 
-from kernelwright.evaluate.sanitized import Request, run_tool
+from kernelwright.evaluate.sanitized import Request, Watched, run_tool
 from kernelwright.records import Trial
 from kernelwright.settings import child_environment
 from kernelwright.targets.nvrtc import toolkit_folders
@@ -50,7 +50,8 @@ class Profiler:
         plan = trial.candidate.plan
         if self.why or self._tool is None or trial.build is None or plan is None:
             return {}
-        request = Request(target=self._target, candidate=trial.candidate, build=trial.build, workloads=(trial.workload,))
+        watched = Watched(candidate=trial.candidate, build=trial.build, workloads=(trial.workload,))
+        request = Request(target=self._target, kernels=(watched,))
         kernels = "|".join(sorted({launch.kernel for launch in plan.launches}))
         with tempfile.TemporaryDirectory() as folder:
             file = Path(folder) / "request.json"
@@ -101,7 +102,8 @@ def run(request: Request) -> None:
     from kernelwright.targets.target import Bound
 
     target = usable(request.target)
-    device, w = target.open(), request.workloads[0]
+    (kernel,) = request.kernels
+    device, w = target.open(), kernel.workloads[0]
     problem = problem_of(w)
     case = next(c for c in problem.cases(w) if c.rung == "normal")
     rng = torch.Generator(device.torch_device).manual_seed(0)
@@ -113,7 +115,7 @@ def run(request: Request) -> None:
         if spec.name in inputs:
             tensors[spec.name].copy_(inputs[spec.name])
     names = contiguous_names(w, target.facts().sms)
-    contender = device.load(request.candidate, request.build, w, [Bound(tensors=tensors, names=names)])
+    contender = device.load(kernel.candidate, kernel.build, w, [Bound(tensors=tensors, names=names)])
     contender.run(0)
     contender.close()
     device.close()
