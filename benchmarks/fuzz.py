@@ -80,17 +80,27 @@ ODD = [
 
 def mutate(data: bytes, g: random.Random, area: Area) -> bytes:
     if g.random() < (0.6 if area.mutable else 1.0):
-        try:
-            tree = json.loads(data)
-        except (ValueError, RecursionError):
-            tree = None
-        if tree is not None:
+        for begin, end in _json_in(data, g):
+            try:
+                tree = json.loads(data[begin:end])
+            except (ValueError, RecursionError):
+                continue
             for _ in range(g.choice((1, 1, 1, 2, 4))):
                 tree = _tree(tree, g, area)
-            return json.dumps(tree).encode("utf-8", "surrogatepass")
+            return data[:begin] + json.dumps(tree).encode("utf-8", "surrogatepass") + data[end:]
     for _ in range(g.choice((1, 1, 2, 3, 8))):
         data = _bytes(data, g, area)
     return data
+
+
+def _json_in(data: bytes, g: random.Random) -> Iterator[tuple[int, int]]:
+    """Where JSON may stand: all of it, a line, from the first brace to the last."""
+    yield 0, len(data)
+    if starts := [i for i in range(len(data)) if data[i : i + 1] in b"{[" and (i == 0 or data[i - 1 : i] in b"\n\0")][:64]:
+        begin = g.choice(starts)
+        yield begin, begin + len(data[begin:].split(b"\n", 1)[0])
+    if b"{" in data:
+        yield data.index(b"{"), data.rindex(b"}") + 1 if b"}" in data else len(data)
 
 
 def _tree(value: Any, g: random.Random, area: Area) -> Any:
@@ -121,7 +131,7 @@ def _tree(value: Any, g: random.Random, area: Area) -> Any:
             with contextlib.suppress(KeyError, IndexError):  # what it is put into may be gone
                 node[key] = json.loads(json.dumps(other[at]))
         case 3 if isinstance(old, int | float) and not isinstance(old, bool):
-            node[key] = g.choice([old + 1, old - 1, -old, old * 2, old * 10**6, float(old), str(old)])
+            node[key] = g.choice([old + 1, old - 1, -old, old * 2, old * 10**6, str(old)[:40]])
         case 3 | 4 if isinstance(old, str):
             node[key] = str(_bytes(old.encode("utf-8", "surrogatepass"), g, area), "utf-8", "replace")
         case 5:
@@ -303,10 +313,14 @@ def _made(folder: Path) -> _Made:
     )
     environment = Environment(target="fake", device="scripted device", versions={"torch": "2"}, facts={"threads": 1})
     timing = Timing(mode="device-warm", samples=(10.0, 10.5, 9.9), median=10.0, low=9.9, high=10.5)
-    against = Comparison(rival="eager", mode="device-warm", ratio=2.0, low=1.9, high=2.1, rival_us=20.0, noise_low=0.99, noise_high=1.01, rounds=9)
+    against = Comparison(
+        rival="eager", mode="device-warm", ratio=2.0, low=1.9, high=2.1, rival_us=20.0, noise_low=0.99, noise_high=1.01, rounds=9
+    )
     trials = []
     for i, problem in enumerate(("gemm:64x64x64:fp32", "linear:64x64x64:fp16:bias+gelu", "chain:softmax:8x64:fp32")):
-        candidate = Candidate(kind="cpu", source=f"// {i}\nextern \"C\" void k() {{}}\n", plan=plan, origin=Origin(kind="family", name="f", config={"x": 1}))
+        candidate = Candidate(
+            kind="cpu", source=f'// {i}\nextern "C" void k() {{}}\n', plan=plan, origin=Origin(kind="family", name="f", config={"x": 1})
+        )
         trials.append(
             Trial(
                 workload=resolve(problem),
@@ -378,7 +392,14 @@ def _plans(made: _Made) -> Area:
             for expr in (*launch.grid, *launch.block, launch.smem, plan.workspace):
                 evaluate(expr, names)
 
-    expressions = [b"cdiv(M, 128) * (N + K)", b"M % 8 == 0 and not K", b"min(M, N, 4) << 2", b"max(1, K) // 3 - -2", b"1 if M else 2", b"M ** 9"]
+    expressions = [
+        b"cdiv(M, 128) * (N + K)",
+        b"M % 8 == 0 and not K",
+        b"min(M, N, 4) << 2",
+        b"max(1, K) // 3 - -2",
+        b"1 if M else 2",
+        b"M ** 9",
+    ]
     words = [b"M", b"N", b"K", b"(", b")", b" // ", b" % ", b" << ", b"cdiv(", b"min(", b", ", b"not ", b" and ", b"9" * 30, b"lambda:0", b"-" * 99, b"(" * 90,
              b"\n", b"0x", b"f'{M}'", b"await M", b"[M]", b"M.x", b"*M", b"1e9", b":=", b"x" * 300]  # fmt: skip
     return Area("plans", 220, expressions + [made.trials[0].candidate.plan.to_json().encode()], words, run)
@@ -399,8 +420,26 @@ def _candidates(folder: Path, made: _Made) -> Area:
         _check(found.from_json(found.to_json()) == found, "a candidate that was read is another after it was written")
 
     examples = [f".{f.suffix[1:]}\n".encode() + f.read_bytes() for f in sorted((ROOT / "examples").glob("matmul.*"))]
-    seeds = [*examples, b".json\n" + made.trials[0].candidate.to_json().encode(), b".py\nclass ModelNew: pass\n", b".cu\n/* kernelwright-plan {} */"]
-    words = [b"/* kernelwright-plan", b"*/", b"{", b"}", b'"launches"', b'"args"', b"\xff\xfe", b"\0", b'"kind": "cuda"', b".json\n", b".cu\n", b"[[[[[["]
+    seeds = [
+        *examples,
+        b".json\n" + made.trials[0].candidate.to_json().encode(),
+        b".py\nclass ModelNew: pass\n",
+        b".cu\n/* kernelwright-plan {} */",
+    ]
+    words = [
+        b"/* kernelwright-plan",
+        b"*/",
+        b"{",
+        b"}",
+        b'"launches"',
+        b'"args"',
+        b"\xff\xfe",
+        b"\0",
+        b'"kind": "cuda"',
+        b".json\n",
+        b".cu\n",
+        b"[[[[[[",
+    ]
     return Area("candidate files", 160, seeds, words, run)
 
 
@@ -421,7 +460,7 @@ def _problem_texts() -> Area:
     return Area("problem texts", 120, seeds, words, run)
 
 
-PROBLEM_FILE = b'''import torch
+PROBLEM_FILE = b"""import torch
 import torch.nn as nn
 class Model(nn.Module):
     def __init__(self, n):
@@ -434,7 +473,7 @@ def get_inputs():
     return [torch.randn(rows, cols), torch.rand(rows, cols)]
 def get_init_inputs():
     return [cols]
-'''
+"""
 
 
 def _problem_files(folder: Path) -> Area:
@@ -477,7 +516,20 @@ def _manifests(folder: Path, made: _Made) -> Area:
         _use(pack.load(home))
 
     text = (made.pack / "manifest.json").read_bytes()
-    words = [b"sources/", b"../", b'"rival"', b"builds/x", b'"format":1', b'"format":9', b"[]", b"null", b"1e999", b'"kernels"', b"device-cold", b"\xff"]
+    words = [
+        b"sources/",
+        b"../",
+        b'"rival"',
+        b"builds/x",
+        b'"format":1',
+        b'"format":9',
+        b"[]",
+        b"null",
+        b"1e999",
+        b'"kernels"',
+        b"device-cold",
+        b"\xff",
+    ]
     return Area("pack manifests", 120, [text], words, run)
 
 
@@ -571,7 +623,13 @@ def _archives(folder: Path, made: _Made) -> Area:
     shutil.copy(made.archive, strange)
     with sqlite3.connect(strange) as db:
         db.executescript("DROP TRIGGER trials_no_update; UPDATE trials SET rest = '[]', outcome = 'x'")
-    seeds = [whole, whole[: len(whole) // 2], b"", b"SQLite format 3\0" + b"\0" * 84, *(p.read_bytes() for p in (foreign, other, dropped, strange))]
+    seeds = [
+        whole,
+        whole[: len(whole) // 2],
+        b"",
+        b"SQLite format 3\0" + b"\0" * 84,
+        *(p.read_bytes() for p in (foreign, other, dropped, strange)),
+    ]
     words = [b"SQLite format 3\0", b"\0\0\0\0", b"\xff\xff\xff\xff", b"CREATE TABLE", b"trials", b"{}", b"null", b'"OK"']
     return Area("archives", 40, seeds, words, run)
 
@@ -611,8 +669,23 @@ def _environments(folder: Path) -> Area:
         if str(found.home).startswith(str(folder)) and len(str(found.home)) < 3000:
             writable(found.home)
 
-    seeds = [json.dumps({v.name: "1"}).encode() for v in VARIABLES] + [json.dumps({"KERNELWRIGHT_HOME": str(folder / "h")}).encode(), b'{"XDG_CACHE_HOME": "~x"}']
-    words = [v.name.encode() for v in VARIABLES] + [b"~nobody/x", b"~", b"\0", b"1e3", b"-1", b"inf", b"nan", str(folder / "h").encode(), b"0", b"1", "³".encode()]
+    seeds = [json.dumps({v.name: "1"}).encode() for v in VARIABLES] + [
+        json.dumps({"KERNELWRIGHT_HOME": str(folder / "h")}).encode(),
+        b'{"XDG_CACHE_HOME": "~x"}',
+    ]
+    words = [v.name.encode() for v in VARIABLES] + [
+        b"~nobody/x",
+        b"~",
+        b"\0",
+        b"1e3",
+        b"-1",
+        b"inf",
+        b"nan",
+        str(folder / "h").encode(),
+        b"0",
+        b"1",
+        "³".encode(),
+    ]
     return Area("environment", 60, seeds, words, run, mutable=False)
 
 

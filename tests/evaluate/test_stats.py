@@ -34,7 +34,7 @@ def test_units_do_not_matter(samples, scale):
 
 @pytest.mark.parametrize("size", [2, 3, 4, 5, 6, 7, 8, 9, 10, 16, 25, 51])
 @pytest.mark.parametrize("noise", ["normal", "student", "one-sided"])
-def test_the_interval_holds_the_true_median_about_96_times_of_100(size, noise):
+def test_the_interval_holds_the_true_median_about_95_times_of_100(size, noise):
     draw = rng(size)
     shapes = {
         "normal": draw.normal(size=(4000, size)),
@@ -43,7 +43,7 @@ def test_the_interval_holds_the_true_median_about_96_times_of_100(size, noise):
     }
     hits = sum(low <= 0 <= high for _, low, high in map(median_interval, shapes[noise]))
     # 4,000 draws have a standard error of 0.3 points; two samples of one-sided noise are the hardest
-    assert 0.945 <= hits / 4000 <= 0.98 or (size == 2 and hits / 4000 > 0.93)
+    assert 0.94 <= hits / 4000 <= 0.975 or (size == 2 and hits / 4000 > 0.925)
 
 
 def test_one_spike_does_not_move_the_interval():

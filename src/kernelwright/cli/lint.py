@@ -14,7 +14,9 @@ from kernelwright.cli.common import NO_KERNEL, Dtype, Json, Layouts, console, em
 def register(app: typer.Typer) -> None:
     @app.command(epilog="Example: kernelwright lint KernelBench/level1/23_Softmax.py --repair softmax.py")
     def lint(
-        what: Annotated[str, typer.Argument(help="A problem, a suite, a KernelBench .py file or a folder of them.", metavar="PROBLEM|SUITE")],
+        what: Annotated[
+            str, typer.Argument(help="A problem, a suite, a KernelBench .py file or a folder of them.", metavar="PROBLEM|SUITE")
+        ],
         dtype: Dtype = None,
         layout: Layouts = None,
         limit: Annotated[int | None, typer.Option(help="At most so many of a suite's workloads.", min=1)] = None,

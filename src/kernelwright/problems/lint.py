@@ -19,17 +19,19 @@ import torch
 from kernelwright.problems import KERNELBENCH, ProblemError, problem_of
 from kernelwright.problems.entropy import rank, repetition
 from kernelwright.problems.problem import Case, Problem, Tensors
-from kernelwright.problems.shrink import Shrunk, halved, shrunk
+from kernelwright.problems.shrink import Shrunk, halved, load, shrunk
 from kernelwright.records import DTYPES, Workload
 
 Severity = Literal["error", "warning", "note"]
 ALLCLOSE = {"fp32": (1e-4, 1e-2), "fp16": (1e-2,), "bf16": (1e-2,)}
 """Absolute and relative tolerance of other harnesses by dtype: KernelBench's, and the 1e-2 that its first versions and CUDA-L1 use for
 fp32 as well."""
+BEARABLE = 32.0
+"""Times what `shrink` aims at: 2^25 elements, of which float64 copies take 2 GB and a lint half a minute."""
 ENOUGH_ROWS = 128
 """Our own problems treat rows alike: M, N and rows are cut to this."""
 LOW_VARIANCE = 0.01
-"""Standard deviation over largest magnitude; robust-kbench asks for a standard deviation above 0.01."""
+"""Standard deviation over root mean square; robust-kbench asks for a standard deviation above 0.01."""
 SATURATED = 0.9
 """Share of outputs that are one and the same value: half of them is what relu does."""
 NO_LAW = 0.25
@@ -63,6 +65,7 @@ RULES = {
     "identity-passes": "an input, returned unchanged, passes",
     "replay-passes": "the outputs of other inputs pass: results do not depend on the seed",
     "input-ignored": "other values of an input or parameter change nothing beyond the tolerance",
+    "parameter-cancels": "the formula cancels a parameter, a bias before a normalisation for instance",
     "low-variance": "outputs hardly vary beside their size",
     "saturated": "most outputs are one value",
     "fixed-input": "an input is the same under every seed",
@@ -72,7 +75,10 @@ RULES = {
     "repeated-slices": "rows or columns of an input are copies of few",
     "periodic-input": "an input repeats along an axis",
     "memory": "it does not fit on the device",
+    "too-large": "it cannot be made small enough to be looked into here",
 }
+_MILD = ("low-variance", "saturated")
+"""Never errors: a wrong kernel that they help is found by other rules."""
 
 
 def lint(w: Workload, device: str = "cpu", seed: int = 0, memory: float = 0.0) -> list[Finding]:
@@ -93,6 +99,10 @@ def _lint(w: Workload, device: str, seed: int, memory: float) -> Iterator[Findin
     cut = shrunk(w)
     if cut.full is not None:
         yield from _memory(cut.full.elements * DTYPES[w.dtype], memory)
+    if cut.extent is not None and load(cut.extent) > BEARABLE:
+        text = f"it has {cut.extent.elements:.3g} elements and no constant at the top of its file makes it smaller: it was not looked into"
+        yield Finding("too-large", "", text, "warning", {"elements": cut.extent.elements, "flops": cut.extent.flops})
+        return
     try:
         problem = problem_of(cut.w)
     except ProblemError as error:
@@ -105,12 +115,10 @@ def _lint(w: Workload, device: str, seed: int, memory: float) -> Iterator[Findin
         cut = shrunk(without_dropout(w))
         problem = problem_of(cut.w)
     linter = _Linter(problem, cut.w, device, seed)
-    found = list(linter.findings())
-    yield from found
-    errors = {(f.rule, f.tensor) for f in found if f.severity == "error"}
-    for f in linter.as_written(cut):
-        if (f.rule, f.tensor) not in errors:
-            yield f
+    found = {(f.rule, f.tensor): f for f in linter.findings()}
+    # an error says more than the warning of the same; a case that catches it, less
+    written = {(f.rule, f.tensor): f for f in linter.as_written(cut)}
+    yield from (written | {k: f for k, f in found.items() if f.severity == "error" or k not in written}).values()
 
 
 def _memory(size: float, memory: float) -> Iterator[Finding]:
@@ -165,6 +173,7 @@ class _Linter:
     def __init__(self, problem: Problem, w: Workload, device: str, seed: int):
         self.problem, self.w, self.device = problem, w, device
         self.rng = torch.Generator(device).manual_seed(seed)
+        self.parameters = set(getattr(problem, "state_names", ()))
 
     def findings(self) -> Iterator[Finding]:
         """By the ladder's own rule and inputs: a fault of every case is an error, one of the normal case alone a warning."""
@@ -188,8 +197,8 @@ class _Linter:
         for key, f in normal.items():
             caught = everywhere[key] < looked_at and f.rule != "non-finite"
             text = f"{f.text}; other cases of the ladder catch it" if caught else f.text
-            grave = not caught and f.rule not in ("low-variance", "saturated")
-            yield Finding(f.rule, f.tensor, text, "error" if grave else "warning", f.figures)
+            severity = "note" if f.rule == "parameter-cancels" else "warning" if caught or f.rule in _MILD else "error"
+            yield Finding(f.rule, f.tensor, text, severity, f.figures)
 
     def _draw(self, case: Case) -> Tensors:
         return self.problem.generate(self.w, case, self.rng, self.device)
@@ -218,15 +227,20 @@ class _Linter:
         if not all(bool(torch.isfinite(ref).all()) for ref in reference.values()):
             return
         said: set[tuple[str, str]] = set()
-        shrinkage = _shrinkage(cut, self.device, reference)
+        shrinkage = _shrinkage(cut, self.device)
         for tolerance in ALLCLOSE[self.w.dtype]:
             judge = _Allclose(tolerance, shrinkage)
             strict = tolerance == ALLCLOSE[self.w.dtype][0]
-            faults = self._wrong_outputs(judge, reference, inputs, others) if strict else _outputs(judge, reference, inputs)
+            if strict:
+                faults = self._wrong_outputs(judge, reference, inputs, others)
+            else:
+                faults = (*_outputs(judge, reference, inputs), *self._replay(judge, reference, inputs, others))
             for f in faults:
                 if (f.rule, f.tensor) not in said:
                     said.add((f.rule, f.tensor))
                     how = "" if shrinkage == 1 else f" (at full size about {shrinkage:.2g} times what it is at the size looked into)"
+                    if f.rule == "parameter-cancels":
+                        continue  # said already
                     yield Finding(f.rule, f.tensor, f.text + judge.where + how, "warning",
                                   f.figures | {"tolerance": tolerance, "shrinkage": shrinkage})  # fmt: skip
         yield from self._degenerate(inputs)
@@ -257,16 +271,20 @@ class _Linter:
         yield from faults
         constant = {f.tensor for f in faults if f.rule in ("zeros-pass", "constant-passes")}
         if not constant >= {name for name, ref in reference.items() if ref.numel()}:  # a constant depends on nothing
+            yield from self._replay(judge, reference, inputs, others)
             yield from self._dependence(judge, reference, inputs, others)
 
+    def _replay(self, judge: _Ladder | _Allclose, reference: Tensors, inputs: Tensors, others: Tensors) -> Iterator[_Fault]:
+        """Whether outputs depend on all inputs together."""
+        if all(torch.equal(x, others[k]) for k, x in inputs.items()):
+            return
+        for name, out in self.problem.reference(self.w, others).items():
+            if out.numel() and judge.passes(name, out, reference[name]):
+                text = f"the outputs of other inputs pass for {name}: a kernel may return a result that it has stored"
+                yield _Fault("replay-passes", name, text)
+
     def _dependence(self, judge: _Ladder | _Allclose, reference: Tensors, inputs: Tensors, others: Tensors) -> Iterator[_Fault]:
-        """Whether outputs depend on each input at all, and on all of them together."""
-        if any(not torch.equal(x, others[k]) for k, x in inputs.items()):
-            changed = self.problem.reference(self.w, others)
-            for name, out in changed.items():
-                if out.numel() and judge.passes(name, out, reference[name]):
-                    text = f"the outputs of other inputs pass for {name}: a kernel may return a result that it has stored"
-                    yield _Fault("replay-passes", name, text)
+        """Whether outputs depend on each input at all."""
         rng = torch.Generator().manual_seed(0)
         names = [k for k, x in inputs.items() if x.numel()]
         for i in torch.randperm(len(names), generator=rng)[:SENSITIVE_TENSORS].sort().values.tolist():
@@ -280,28 +298,34 @@ class _Linter:
             changed = self.problem.reference(self.w, inputs | {name: other})
             if all(judge.passes(key, out, reference[key]) for key, out in changed.items()):
                 largest = max(float((out - reference[key]).abs().max()) for key, out in changed.items() if out.numel())
-                text = f"other values of {name} change the outputs by at most {largest:.3g}: a kernel need not read it"
-                yield _Fault("input-ignored", name, text, {"change": largest})
+                size = max(float(ref.abs().max()) for ref in reference.values() if ref.numel())
+                if name in self.parameters and largest <= 1e-9 * size:
+                    yield _Fault("parameter-cancels", name, f"{name} cancels in the formula: a kernel that leaves it out is right")
+                else:
+                    text = f"other values of {name} change the outputs by at most {largest:.3g}: a kernel need not read it"
+                    yield _Fault("input-ignored", name, text, {"change": largest})
 
 
-def _shrinkage(cut: Shrunk, device: str, reference: Tensors) -> float:
+def _shrinkage(cut: Shrunk, device: str) -> float:
     """Size of the outputs (their rms) at full size over that at the small one: where it falls with a power of a size, as a mean's does, that law is taken
     from one run at half of that size."""
     from kernelwright.problems.kernelbench import AS_WRITTEN
 
+    def size(w: Workload, seed: int) -> float:
+        problem = problem_of(w)
+        return _rms(problem.reference(w, problem.generate(w, AS_WRITTEN, torch.Generator(device).manual_seed(seed), device)))
+
     share = 1.0
-    here = _rms(reference)
+    here = [size(cut.w, seed) for seed in range(2)] if cut.changes else []
     for name, value in cut.changes.items():
         less = halved(cut, name)
-        if less is None or not here:
+        if less is None or not all(here):
             continue
         try:
-            problem = problem_of(less)
-            smaller = problem.reference(less, problem.generate(less, AS_WRITTEN, torch.Generator(device).manual_seed(0), device))
+            there = [size(less, seed) for seed in range(2)]
         except ProblemError:
             continue
-        there = _rms(smaller)
-        slope = math.log2(there / here) if there > 0 else 0.0
+        slope = min(math.log2(b / a) if b > 0 else 0.0 for a, b in zip(here, there, strict=True))
         if slope > NO_LAW:
             share *= (value / cut.before[name]) ** slope
     return share
@@ -317,7 +341,9 @@ def _outputs(judge: _Ladder | _Allclose, reference: Tensors, inputs: Tensors) ->
             continue
         largest, mean = float(ref.abs().max()), float(ref.mean())
         if judge.passes(name, torch.zeros_like(ref), ref):
-            yield _Fault("zeros-pass", name, f"an output of zeros passes for {name}, whose largest value is {largest:.3g}", {"largest": largest})
+            yield _Fault(
+                "zeros-pass", name, f"an output of zeros passes for {name}, whose largest value is {largest:.3g}", {"largest": largest}
+            )
         elif ref.numel() > 1 and judge.passes(name, torch.full_like(ref, mean), ref):
             yield _Fault("constant-passes", name, f"the constant {mean:.3g} passes for {name}: it hardly varies", {"constant": mean})
         if judge.shrinkage != 1:
@@ -331,10 +357,10 @@ def _shape_of_outputs(reference: Tensors) -> Iterator[_Fault]:
     for name, ref in reference.items():
         if ref.numel() < 64:
             continue
-        largest, spread = float(ref.abs().max()), float(ref.std())
-        if 0 < spread < LOW_VARIANCE * largest:
-            text = f"{name} varies by {spread:.3g} only beside values of up to {largest:.3g}"
-            yield _Fault("low-variance", name, text, {"std": spread, "largest": largest})
+        size, spread = float(ref.square().mean().sqrt()), float(ref.std())
+        if 0 < spread < LOW_VARIANCE * size:
+            text = f"{name} varies by {spread:.3g} only beside values of {size:.3g}"
+            yield _Fault("low-variance", name, text, {"std": spread, "rms": size})
         common = ref.flatten()[: 2**16].float()
         value = float(common.mode().values)
         share = float((common == value).float().mean())

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from kernelwright.problems.lint import Finding, lint
 from kernelwright.records import Workload
 
-_NO_DROPOUT = '''
+_NO_DROPOUT = """
 
 # {mark}: {what}
 _init_as_written = Model.__init__
@@ -26,9 +26,9 @@ def _init_without_dropout(self, *args, **kwargs):
 
 
 Model.__init__ = _init_without_dropout
-'''
+"""
 
-_PARAMETERS = '''
+_PARAMETERS = """
 
 # {mark}: {what}
 _init_before_draws = Model.__init__
@@ -42,9 +42,9 @@ def _init_with_draws(self, *args, **kwargs):
 
 
 Model.__init__ = _init_with_draws
-'''
+"""
 
-_INPUTS = '''
+_INPUTS = """
 
 # {mark}: {what}
 _get_inputs_before_{turn} = get_inputs
@@ -56,7 +56,7 @@ def get_inputs():
         if isinstance(x, torch.Tensor) and x.is_floating_point():
             inputs[i] = {expression}
     return inputs
-'''
+"""
 
 _OUTPUT_RULES = ("zeros-pass", "constant-passes", "identity-passes", "saturated", "low-variance", "replay-passes", "non-finite")
 _INPUT_RULES = ("fixed-input", "constant-input", "low-rank", "repeated-slices", "periodic-input")
