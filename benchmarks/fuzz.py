@@ -116,7 +116,7 @@ def _tree(value: Any, g: random.Random, area: Area) -> Any:
 
     walk(value, 0)
     if not places or g.random() < 0.02:
-        return g.choice(ODD)
+        return _odd(g)
     node, key = g.choice(places)
     old = node[key]
     match g.randrange(8):
@@ -139,8 +139,13 @@ def _tree(value: Any, g: random.Random, area: Area) -> Any:
         case 6 if area.words:
             node[key] = str(g.choice(area.words), "utf-8", "replace")
         case _:
-            node[key] = g.choice(ODD)
+            node[key] = _odd(g)
     return value
+
+
+def _odd(g: random.Random) -> Any:
+    value = g.choice(ODD)
+    return json.loads(json.dumps(value)) if isinstance(value, list | dict) else value  # one of its own: it may be changed
 
 
 def _bytes(data: bytes, g: random.Random, area: Area) -> bytes:
@@ -352,7 +357,9 @@ def _check(holds: bool, what: str) -> None:
 
 def _records(folder: Path, made: _Made) -> Area:
     from kernelwright.archive import Archive
+    from kernelwright.problems import problem_of
     from kernelwright.records import Candidate, Trial, Workload
+    from kernelwright.report import tables
 
     archive = Archive(folder / "records.db")
 
@@ -361,8 +368,13 @@ def _records(folder: Path, made: _Made) -> Area:
         record = kind.from_json(data)
         _check(kind.from_json(record.to_json()) == record, "a record that was read is another after it was written")
         _check(len(record.id) == 16, "an id of 16 digits")
+        w = record if isinstance(record, Workload) else getattr(record, "workload", None)
+        if w is not None and not w.source:
+            problem = problem_of(w)
+            problem.tensors(w), problem.cases(w), problem.cost(w), problem.bound(w), problem.variants(w)
         if isinstance(record, Trial):
             archive.append(record)
+            tables.result_table([record])
             _check(archive.trial(record.id) == record, "a Trial that was appended is not the one that is there")
 
     seeds = [t.to_json().encode() + b" " * i for t in made.trials for i in range(5)]
@@ -700,6 +712,8 @@ VERBS = (
 
 def _command_line(folder: Path, made: _Made) -> Area:
     """Every verb in process, as `main` runs it. A judge, a compiler and a lint are stubbed where the verbs would start them."""
+    import typer.main
+
     from kernelwright import cli, loop, tune
     from kernelwright.archive import Archive
     from kernelwright.cli import common
@@ -723,6 +737,7 @@ def _command_line(folder: Path, made: _Made) -> Area:
         for t in made.trials:
             archive.append(t)
     ids = {t.id for t in made.trials}
+    command = typer.main.get_command(cli.app)
 
     def run(data: bytes) -> None:
         words = json.loads(data)
@@ -738,7 +753,7 @@ def _command_line(folder: Path, made: _Made) -> Area:
         try:
             with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err), warnings.catch_warnings():
                 warnings.simplefilter("ignore")
-                common.run(cli.app)
+                common.run(command)  # pyright: ignore[reportArgumentType]: an app builds this command on every call, 0.3 s
         except SystemExit as ended:
             code = ended.code
         finally:

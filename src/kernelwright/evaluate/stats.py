@@ -60,7 +60,7 @@ def median_interval(samples: Samples) -> tuple[float, float, float]:
         factor = _WIDENED[n]
         return median, median - factor * (median - float(x[0])), median + factor * (float(x[-1]) - median)
     d, share = _place(n)
-    low, high = (1 - share) * x[d - 1] + share * x[d], (1 - share) * x[n - d] + share * x[n - d - 1]
+    low, high = x[d - 1] + share * (x[d] - x[d - 1]), x[n - d] + share * (x[n - d - 1] - x[n - d])
     return median, min(float(low), median), max(float(high), median)
 
 
