@@ -3,8 +3,8 @@
     python benchmarks/fuzz.py [--inputs 100000] [--seed 0] [--area cli] [--out results/fuzz]
 
 A loop of mutations guided by the coverage of kernelwright's own lines (`sys.settrace`): an input that runs a line no other ran is kept and
-mutated further. JSON is mutated as a tree, everything else as bytes with the words of its area. The same seed gives the same inputs. What the
-command line's areas would start in earnest (a judge, a compiler) is stubbed; what decides whether to start it is not.
+mutated further. JSON is mutated as a tree, everything else as bytes with the words of its area. The same seed gives the same inputs. What
+the command line's verbs would start in earnest (a judge, a compiler) is stubbed; what decides whether to start it is not.
 """
 
 from __future__ import annotations
@@ -73,9 +73,42 @@ class Area:
 # ------------------------------------------------------------------------------------------------------------- mutations
 
 ODD = [
-    None, True, False, 0, -1, 1, 2**31, 2**63, 2**64, -(2**63), 10**400, 0.5, -0.0, 1e308, 1e-320, "", "x", "\0", "ä€😀", "../..", "/", "*" * 300,
-    [], {}, [[]], {"": 0}, [None] * 3, "M // 0", "1 << 62", "((((((((((1))))))))))", "numel_a", "OK", "fp16", "cuda", "nan",
-]  # fmt: skip
+    None,
+    True,
+    False,
+    0,
+    -1,
+    1,
+    2**31,
+    2**63,
+    2**64,
+    -(2**63),
+    10**400,
+    0.5,
+    -0.0,
+    1e308,
+    1e-320,
+    "",
+    "x",
+    "\0",
+    "ä€😀",
+    "../..",
+    "/",
+    "*" * 300,
+    [],
+    {},
+    [[]],
+    {"": 0},
+    [None] * 3,
+    "M // 0",
+    "1 << 62",
+    "((((((((((1))))))))))",
+    "numel_a",
+    "OK",
+    "fp16",
+    "cuda",
+    "nan",
+]
 
 
 def mutate(data: bytes, g: random.Random, area: Area) -> bytes:
@@ -293,9 +326,21 @@ def _made(folder: Path) -> _Made:
     from kernelwright.archive import Archive
     from kernelwright.problems import resolve
     from kernelwright.records import (
-        Candidate, Comparison, Environment, Launch, LaunchPlan, Origin, Outcome, ScalarArg, TensorArg, TensorMapArg, Timing, Trial, Verdict,
+        Candidate,
+        Comparison,
+        Environment,
+        Launch,
+        LaunchPlan,
+        Origin,
+        Outcome,
+        ScalarArg,
+        TensorArg,
+        TensorMapArg,
+        Timing,
+        Trial,
+        Verdict,
         WorkspaceArg,
-    )  # fmt: skip
+    )
     from kernelwright.runtime import pack
 
     plan = LaunchPlan(
@@ -412,9 +457,36 @@ def _plans(made: _Made) -> Area:
         b"1 if M else 2",
         b"M ** 9",
     ]
-    words = [b"M", b"N", b"K", b"(", b")", b" // ", b" % ", b" << ", b"cdiv(", b"min(", b", ", b"not ", b" and ", b"9" * 30, b"lambda:0", b"-" * 99, b"(" * 90,
-             b"\n", b"0x", b"f'{M}'", b"await M", b"[M]", b"M.x", b"*M", b"1e9", b":=", b"x" * 300]  # fmt: skip
-    return Area("plans", 220, expressions + [made.trials[0].candidate.plan.to_json().encode()], words, run)
+    words = [
+        b"M",
+        b"N",
+        b"K",
+        b"(",
+        b")",
+        b" // ",
+        b" % ",
+        b" << ",
+        b"cdiv(",
+        b"min(",
+        b", ",
+        b"not ",
+        b" and ",
+        b"9" * 30,
+        b"lambda:0",
+        b"-" * 99,
+        b"(" * 90,
+        b"\n",
+        b"0x",
+        b"f'{M}'",
+        b"await M",
+        b"[M]",
+        b"M.x",
+        b"*M",
+        b"1e9",
+        b":=",
+        b"x" * 300,
+    ]
+    return Area("plans", 220, [*expressions, made.trials[0].candidate.plan.to_json().encode()], words, run)
 
 
 def _candidates(folder: Path, made: _Made) -> Area:
@@ -465,10 +537,45 @@ def _problem_texts() -> Area:
         w = resolve(text)
         _check(resolve(w.name) == w, "the name of a Workload does not lead back to it")
 
-    seeds = [b"gemm:512x512x512:fp16:nn", b"gemm:1x2x3:fp16:tt:acc=fp16", b"linear:64x64x64:bias+gelu", b"linear:8x8x8:bf16:alpha=2+beta=0.5+residual",
-             b"chain:softmax:1024x1024:fp32", b"chain:rotary:4x8", b"gemm", b"x/y.py"]  # fmt: skip
-    words = [b":", b"x", b"gemm", b"linear", b"chain", b"fp16", b"bf16", b"fp32", b"nn", b"acc=", b"+", b"gelu", b"alpha=", b"beta=", b"1e400", b"inf", b"nan", b"0",
-             b"-1", b"99999999999999999999", "٣".encode(), "²".encode(), b" ", b"\0", b"softmax", b"kernelbench", b"residual"]  # fmt: skip
+    seeds = [
+        b"gemm:512x512x512:fp16:nn",
+        b"gemm:1x2x3:fp16:tt:acc=fp16",
+        b"linear:64x64x64:bias+gelu",
+        b"linear:8x8x8:bf16:alpha=2+beta=0.5+residual",
+        b"chain:softmax:1024x1024:fp32",
+        b"chain:rotary:4x8",
+        b"gemm",
+        b"x/y.py",
+    ]
+    words = [
+        b":",
+        b"x",
+        b"gemm",
+        b"linear",
+        b"chain",
+        b"fp16",
+        b"bf16",
+        b"fp32",
+        b"nn",
+        b"acc=",
+        b"+",
+        b"gelu",
+        b"alpha=",
+        b"beta=",
+        b"1e400",
+        b"inf",
+        b"nan",
+        b"0",
+        b"-1",
+        b"99999999999999999999",
+        "٣".encode(),
+        "²".encode(),
+        b" ",
+        b"\0",
+        b"softmax",
+        b"kernelbench",
+        b"residual",
+    ]
     return Area("problem texts", 120, seeds, words, run)
 
 
@@ -507,8 +614,36 @@ def _problem_files(folder: Path) -> Area:
             inputs = problem.generate(w, problem.cases(w)[0], torch.Generator().manual_seed(0), "cpu")
             problem.reference(w, inputs)
 
-    words = [b"return ", b"[]", b"None", b"x", b"y", b"self", b"torch", b"\n", b"    ", b"(", b")", b",", b"0", b"-1", b"999", b"raise SystemExit", b"yield x", b"n, n",
-             b".long()", b".sum()", b".bool()", b"[0]", b"lambda: 0", b"Model", b"get_inputs", b"1/0", b"*", b"@"]  # fmt: skip
+    words = [
+        b"return ",
+        b"[]",
+        b"None",
+        b"x",
+        b"y",
+        b"self",
+        b"torch",
+        b"\n",
+        b"    ",
+        b"(",
+        b")",
+        b",",
+        b"0",
+        b"-1",
+        b"999",
+        b"raise SystemExit",
+        b"yield x",
+        b"n, n",
+        b".long()",
+        b".sum()",
+        b".bool()",
+        b"[0]",
+        b"lambda: 0",
+        b"Model",
+        b"get_inputs",
+        b"1/0",
+        b"*",
+        b"@",
+    ]
     return Area("problem files", 12, [PROBLEM_FILE], words, run)
 
 
@@ -702,12 +837,27 @@ def _environments(folder: Path) -> Area:
 
 
 VERBS = (
-    ["doctor"], ["optimize", "gemm:8x8x8:fp32", "--target", "fake"], ["tune", "chains", "--minutes", "1"], ["bench", "llm-shapes", "--limit", "2"],
-    ["verify", "candidate.cpp", "--problem", "gemm:8x8x8:fp32"], ["lint", "chain:softmax:8x64"], ["report", "--out", "reports"], ["replay", "0"],
-    ["pack", "save", "p", "chains"], ["pack", "info", "pack"], ["pack", "times", "pack"], ["pack", "build", "pack"], ["pack", "merge", "pack", "--out", "m"],
-    ["pack", "export", "pack", "e", "--format", "sources"], ["pack", "verify", "pack", "--limit", "1"],
-    ["archive", "info"], ["archive", "export", "x.jsonl.gz"], ["archive", "import", "trials.jsonl"], ["--help"], ["pack", "--help"],
-)  # fmt: skip
+    ["doctor"],
+    ["optimize", "gemm:8x8x8:fp32", "--target", "fake"],
+    ["tune", "chains", "--minutes", "1"],
+    ["bench", "llm-shapes", "--limit", "2"],
+    ["verify", "candidate.cpp", "--problem", "gemm:8x8x8:fp32"],
+    ["lint", "chain:softmax:8x64"],
+    ["report", "--out", "reports"],
+    ["replay", "0"],
+    ["pack", "save", "p", "chains"],
+    ["pack", "info", "pack"],
+    ["pack", "times", "pack"],
+    ["pack", "build", "pack"],
+    ["pack", "merge", "pack", "--out", "m"],
+    ["pack", "export", "pack", "e", "--format", "sources"],
+    ["pack", "verify", "pack", "--limit", "1"],
+    ["archive", "info"],
+    ["archive", "export", "x.jsonl.gz"],
+    ["archive", "import", "trials.jsonl"],
+    ["--help"],
+    ["pack", "--help"],
+)
 
 
 def _command_line(folder: Path, made: _Made) -> Area:
@@ -724,8 +874,13 @@ def _command_line(folder: Path, made: _Made) -> Area:
         raise Started("the request is right; what it asks for is not done here")
 
     for module, name in (
-        (loop, "Evaluator"), (tune, "Evaluator"), (evaluator, "Evaluator"), (build, "build"), (pack_build, "build_pack"), (lint, "lint"),
-    ):  # fmt: skip
+        (loop, "Evaluator"),
+        (tune, "Evaluator"),
+        (evaluator, "Evaluator"),
+        (build, "build"),
+        (pack_build, "build_pack"),
+        (lint, "lint"),
+    ):
         setattr(module, name, started)
     place = folder / "work"
     place.mkdir()
@@ -770,9 +925,47 @@ def _command_line(folder: Path, made: _Made) -> Area:
 
     seeds = [json.dumps(v).encode() for v in VERBS] + [json.dumps([*v, "--json"]).encode() for v in VERBS[:18]]
     words = [w.encode() for v in VERBS for w in v]
-    words += [b"--json", b"--target", b"cpu", b"cuda", b"cuda:sm_90", b"fake", b"--dtype", b"--layout", b"nt", b"--limit", b"--minutes", b"--seed", b"--rival", b"--mode",
-              b"device-chain", b"--out", b"--strict", b"--repair", b"--memory", b"-1", b"0", b"1e999", b"nan", b"", b"--session", b"--no-time", b"--rounds", b"--help",
-              b"--tolerance", b"--random", b"--proposer", b"tpe", b"[bold]", b"[/x]", b"\xff", b"--format", b"hf-kernels", b"hgemm-1000-small", b"gemm:0x0x0"]  # fmt: skip
+    words += [
+        b"--json",
+        b"--target",
+        b"cpu",
+        b"cuda",
+        b"cuda:sm_90",
+        b"fake",
+        b"--dtype",
+        b"--layout",
+        b"nt",
+        b"--limit",
+        b"--minutes",
+        b"--seed",
+        b"--rival",
+        b"--mode",
+        b"device-chain",
+        b"--out",
+        b"--strict",
+        b"--repair",
+        b"--memory",
+        b"-1",
+        b"0",
+        b"1e999",
+        b"nan",
+        b"",
+        b"--session",
+        b"--no-time",
+        b"--rounds",
+        b"--help",
+        b"--tolerance",
+        b"--random",
+        b"--proposer",
+        b"tpe",
+        b"[bold]",
+        b"[/x]",
+        b"\xff",
+        b"--format",
+        b"hf-kernels",
+        b"hgemm-1000-small",
+        b"gemm:0x0x0",
+    ]
     return Area("command line", 22, seeds, words, run, mutable=False)
 
 

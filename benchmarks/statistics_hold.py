@@ -2,10 +2,10 @@
 
     python benchmarks/statistics_hold.py [--runs 4000] [--searches 2000] [--out results/statistics] [--plot docs/statistics.svg]
 
-A measurement is a table of times, rounds by contenders, whose true medians are known. Its noise has five parts: a drift of the clock that all
-contenders of a round share, bursts that last some rounds and hit samples in them at random, heavy tails, a throttling step in some round, and
-a clock that counts in steps. Their levels are fitted to the raw samples that the repository publishes (`trials.jsonl.*`): see `fit`.
-Intervals, ties and wins are then those of `evaluate.stats` and `records.Comparison`, and rounds end as `evaluate.timing` ends them.
+A measurement is a table of times, rounds by contenders, whose true medians are known. Its noise has five parts: a drift of the clock that
+all contenders of a round share, bursts that last some rounds and hit samples in them at random, heavy tails, a throttling step in some
+round, and a clock that counts in steps. Their levels are fitted to the raw samples that the repository publishes (`trials.jsonl.*`): see
+`fit`. Intervals, ties and wins are then those of `evaluate.stats` and `records.Comparison`, and rounds end as `evaluate.timing` ends them.
 """
 
 from __future__ import annotations
@@ -212,9 +212,16 @@ def search(noise: Noise, g: np.random.Generator, candidates: int) -> tuple[bool,
     fastest = int(medians.argmin())
     ratio, low_c, high_c = ratio_interval(times[:n, FINALISTS + 1] / times[:n, fastest])
     reported = Comparison(
-        rival="same", mode="device-cold", ratio=ratio, low=low_c, high=high_c, rival_us=1.0,
-        noise_low=lead.noise_low, noise_high=lead.noise_high, rounds=n,
-    )  # fmt: skip
+        rival="same",
+        mode="device-cold",
+        ratio=ratio,
+        low=low_c,
+        high=high_c,
+        rival_us=1.0,
+        noise_low=lead.noise_low,
+        noise_high=lead.noise_high,
+        rounds=n,
+    )
     return reported.outcome == "win", low > 1, float(ratios[best])
 
 

@@ -20,8 +20,17 @@ def fuzz():
 
 
 FAST = (
-    "records", "plans", "candidate files", "problem texts", "problem files", "pack manifests", "pack files", "archives", "imports", "environment",
-)  # fmt: skip
+    "records",
+    "plans",
+    "candidate files",
+    "problem texts",
+    "problem files",
+    "pack manifests",
+    "pack files",
+    "archives",
+    "imports",
+    "environment",
+)
 
 
 @pytest.fixture(scope="module")

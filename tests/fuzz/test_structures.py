@@ -17,9 +17,11 @@ leaves = st.sampled_from(["M", "N", "K", "sms", "unknown", "0", "1", "-3", "4096
 expressions = st.recursive(
     leaves,
     lambda part: st.one_of(
-        st.tuples(part, st.sampled_from("+ - * // % << >> == != < <= and or / ** & @ if".split()), part).map(
-            lambda t: f"({t[0]} {t[1]} {t[2]})"
-        ),
+        st.tuples(
+            part,
+            st.sampled_from(["+", "-", "*", "//", "%", "<<", ">>", "==", "!=", "<", "<=", "and", "or", "/", "**", "&", "@", "if"]),
+            part,
+        ).map(lambda t: f"({t[0]} {t[1]} {t[2]})"),
         st.tuples(st.sampled_from(["cdiv", "min", "max", "abs", "exec"]), part, part).map(lambda t: f"{t[0]}({t[1]}, {t[2]})"),
         part.map(lambda p: f"not {p}"),
     ),
@@ -42,14 +44,17 @@ plans = st.builds(
         st.builds(
             Launch,
             kernel=st.text(max_size=5),
-            args=st.lists(st.one_of(st.builds(TensorArg, name=st.text(max_size=3)), st.builds(ScalarArg, ctype=st.just("i64"), value=expressions)), max_size=3).map(tuple),
+            args=st.lists(
+                st.one_of(st.builds(TensorArg, name=st.text(max_size=3)), st.builds(ScalarArg, ctype=st.just("i64"), value=expressions)),
+                max_size=3,
+            ).map(tuple),
             grid=st.tuples(expressions, expressions, expressions),
         ),
         min_size=1,
         max_size=2,
     ).map(tuple),
     requires=st.lists(expressions, max_size=2).map(tuple),
-)  # fmt: skip
+)
 
 
 @settings(deadline=None, derandomize=True, max_examples=40)

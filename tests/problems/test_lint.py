@@ -51,7 +51,9 @@ def test_our_chains_are_sound(name, rest):
     assert lint(resolve(f"chain:{name}:{rest}")) == []
 
 
-@pytest.mark.parametrize("problem", ["gemm:32x24x40:fp16", "gemm:4096x4096x512:bf16:nt", "gemm:1x512x512:fp32", "linear:64x48x64:bias+gelu"])
+@pytest.mark.parametrize(
+    "problem", ["gemm:32x24x40:fp16", "gemm:4096x4096x512:bf16:nt", "gemm:1x512x512:fp32", "linear:64x48x64:bias+gelu"]
+)
 def test_our_products_are_sound(problem):
     assert lint(resolve(problem)) == []
 

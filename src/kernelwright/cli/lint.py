@@ -26,7 +26,7 @@ def register(app: typer.Typer) -> None:
         repair: Annotated[Path | None, typer.Option(help="Write a repaired KernelBench file there.")] = None,
         json_output: Json = False,
     ) -> None:
-        """Find what lets a wrong kernel pass: constant or tiny outputs, ignored inputs, inputs of low rank. Exit code 1 if there is an error."""
+        """Find what lets a wrong kernel pass: constant or tiny outputs, ignored inputs, inputs of low rank. An error ends with code 1."""
         from kernelwright.problems.lint import lint as faults
 
         workloads = _workloads(what, dtype, layout or (), limit)
@@ -102,4 +102,4 @@ def _repair(path: Path, w: Any, findings: Any, screen: Any) -> dict[str, Any]:
 
 
 def _plain(f: Any) -> dict[str, Any]:
-    return {"rule": f.rule, "severity": f.severity, "tensor": f.tensor, "text": f.text, "figures": f.figures}
+    return {"rule": f.rule, "severity": f.severity, "tensor": f.tensor, "text": f.text, "figures": dict(f.figures)}

@@ -65,7 +65,7 @@ def median_interval(samples: Samples) -> tuple[float, float, float]:
 
 
 def ratio_interval(per_round: Samples) -> tuple[float, float, float]:
-    """(median, low, high) of rival time / candidate time over rounds, in which both were timed next to each other; or of anything above zero.
+    """(median, low, high) of rival time / candidate time over rounds, in which both were timed next to each other; or of any times.
 
     Computed on logarithms, so that exchanging rival and candidate gives exactly the reciprocal interval.
     """

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import gc
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -53,7 +53,7 @@ class Finding:
     severity: Severity = "error"
     """error: a wrong kernel passes here, or no kernel can be judged; warning: it passes where the file's inputs meet allclose; note: to
     know."""
-    figures: dict[str, float | int | str] = field(default_factory=dict)
+    figures: Mapping[str, float | int | str] = field(default_factory=dict)
 
 
 RULES = {
@@ -77,6 +77,8 @@ RULES = {
     "memory": "it does not fit on the device",
     "too-large": "it cannot be made small enough to be looked into here",
 }
+_USERS_FAULT = (RuntimeError, TypeError, ValueError, ArithmeticError, LookupError, AttributeError, NameError, AssertionError)
+"""What the code of a file may raise on some inputs only."""
 _MILD = ("low-variance", "saturated")
 """Never errors: a wrong kernel that they help is found by other rules."""
 
@@ -115,9 +117,13 @@ def _lint(w: Workload, device: str, seed: int, memory: float) -> Iterator[Findin
         cut = shrunk(without_dropout(w))
         problem = problem_of(cut.w)
     linter = _Linter(problem, cut.w, device, seed)
-    found = {(f.rule, f.tensor): f for f in linter.findings()}
-    # an error says more than the warning of the same; a case that catches it, less
-    written = {(f.rule, f.tensor): f for f in linter.as_written(cut)}
+    try:
+        found = {(f.rule, f.tensor): f for f in linter.findings()}
+        # an error says more than the warning of the same; a case that catches it, less
+        written = {(f.rule, f.tensor): f for f in linter.as_written(cut)}
+    except _USERS_FAULT as error:
+        yield Finding("unusable", "", f"its forward raises {type(error).__name__} on some inputs: {str(error).strip().splitlines()[:1]}")
+        return
     yield from (written | {k: f for k, f in found.items() if f.severity == "error" or k not in written}).values()
 
 
@@ -130,8 +136,9 @@ def _memory(size: float, memory: float) -> Iterator[Finding]:
     if size > memory:
         yield Finding("memory", "", f"its tensors take {gib}: no kernel can run; make the problem smaller", "error", figures)
     elif 6 * size > memory:
-        yield Finding("memory", "", f"its tensors take {gib}, and a float64 reference six times as much: verify at a smaller size",
-                      "note", figures)  # fmt: skip
+        yield Finding(
+            "memory", "", f"its tensors take {gib}, and a float64 reference six times as much: verify at a smaller size", "note", figures
+        )
 
 
 @dataclass(frozen=True)
@@ -139,7 +146,7 @@ class _Fault:
     rule: str
     tensor: str
     text: str
-    figures: dict[str, float | int | str] = field(default_factory=dict)
+    figures: Mapping[str, float | int | str] = field(default_factory=dict)
 
 
 class _Ladder:
@@ -218,8 +225,8 @@ class _Linter:
         yield from _entropy(inputs, others, {s.name for s in self.problem.tensors(self.w)})
 
     def as_written(self, cut: Shrunk) -> Iterator[Finding]:
-        """A KernelBench file's own inputs and parameters under allclose, the tolerance that its dtype is judged by first; what the strict one
-        passes is not said again of the loose one."""
+        """A KernelBench file's own inputs and parameters under allclose, the tolerance that its dtype is judged by first; what the strict
+        one passes is not said again of the loose one."""
         from kernelwright.problems.kernelbench import AS_WRITTEN
 
         inputs, others = self._draw(AS_WRITTEN), self._draw(AS_WRITTEN)
@@ -241,8 +248,13 @@ class _Linter:
                     how = "" if shrinkage == 1 else f" (at full size about {shrinkage:.2g} times what it is at the size looked into)"
                     if f.rule == "parameter-cancels":
                         continue  # said already
-                    yield Finding(f.rule, f.tensor, f.text + judge.where + how, "warning",
-                                  f.figures | {"tolerance": tolerance, "shrinkage": shrinkage})  # fmt: skip
+                    yield Finding(
+                        f.rule,
+                        f.tensor,
+                        f.text + judge.where + how,
+                        "warning",
+                        {**f.figures, "tolerance": tolerance, "shrinkage": shrinkage},
+                    )
         yield from self._degenerate(inputs)
 
     def _degenerate(self, inputs: Tensors) -> Iterator[Finding]:
@@ -307,8 +319,8 @@ class _Linter:
 
 
 def _shrinkage(cut: Shrunk, device: str) -> float:
-    """Size of the outputs (their rms) at full size over that at the small one: where it falls with a power of a size, as a mean's does, that law is taken
-    from one run at half of that size."""
+    """Size of the outputs (their rms) at full size over that at the small one: where it falls with a power of a size, as a mean's does,
+    that law is taken from a run at half of that size, and from another draw, the weaker one of the two."""
     from kernelwright.problems.kernelbench import AS_WRITTEN
 
     def size(w: Workload, seed: int) -> float:
@@ -378,7 +390,7 @@ def _entropy(inputs: Tensors, others: Tensors, wanted: Iterable[str]) -> Iterato
             yield _Fault("constant-input", name, f"every element of {name} is {float(x.flatten()[0]):g}")
             continue
         for r in repetition(x):
-            figures: dict[str, float | int | str] = {"axis": r.axis, "slices": r.slices, "distinct": r.distinct, "period": r.period}
+            figures = {"axis": r.axis, "slices": r.slices, "distinct": r.distinct, "period": r.period}
             if r.period:
                 yield _Fault("periodic-input", name, f"{name} repeats with period {r.period} along axis {r.axis}", figures)
             else:

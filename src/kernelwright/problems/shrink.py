@@ -106,13 +106,14 @@ def shrunk(w: Workload, limit: float = 1.0) -> Shrunk:
     """The Workload with constants halved until `load` is at most the limit, or no constant makes it smaller."""
     try:
         known = constants(w.source)
-        full = now = extent(w.source)
+        full = extent(w.source)
     except (SyntaxError, ValueError):
         return Shrunk(w, {}, {}, None, None)
     if full is None or load(full) <= limit:
         return Shrunk(w, {}, {}, full, full)
     batch = {name for name in known if _is_batch(w.source, name, known[name], full)}
     sizes: dict[str, int] = {}
+    now: Extent = full
     stuck: set[str] = set()
     while load(now) > limit:
         able = [n for n in known if n not in stuck and sizes.get(n, known[n]) >= (2 if n in batch else 2 * SMALLEST)]

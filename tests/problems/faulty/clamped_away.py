@@ -1,11 +1,12 @@
-"""At most zero, then at least zero, then dropout: constant, and drawn at random besides (KernelBench 2/83)."""
+"""At most zero, then at least zero, then dropout: constant, and drawn at random besides (KernelBench 2/83).
+`super(Model, self)` is how such files call it, which a subclass named Model would break."""
 
 import torch
 
 
 class Model(torch.nn.Module):
     def __init__(self, channels, p):
-        super(Model, self).__init__()
+        super().__init__()
         self.norm = torch.nn.GroupNorm(2, channels)
         self.drop = torch.nn.Dropout(p)
 

@@ -1,5 +1,5 @@
-"""A tensor over its own norm: outputs shrink with the square root of its size (KernelBench 1/37). At a size that can be looked into they are
-thirty times larger than at its own."""
+"""A tensor over its own norm: outputs shrink with the square root of its size (KernelBench 1/37). At a size that can be looked into they
+are thirty times larger than at its own."""
 
 import torch
 
