@@ -138,7 +138,8 @@ def warn_of_faults(w: Any, screen: Any) -> None:
         from kernelwright.problems.lint import lint
 
         for finding in lint(w):
-            screen.print(f"the problem: {finding.text} ({finding.rule})", markup=False)
+            if finding.severity == "error":
+                screen.print(f"the problem: {finding.text} ({finding.rule})", markup=False)
 
 
 def out_dir(path: Path) -> Path:

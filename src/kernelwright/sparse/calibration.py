@@ -58,6 +58,10 @@ def calibrate(model: nn.Module, layers: Mapping[str, nn.Linear], data: Iterable[
     return bool(calls)
 
 
+def _adding(moments: Moments) -> Callable[[nn.Module, tuple[Any, ...]], None]:
+    return lambda _, args: moments.add(args[0])
+
+
 def _visit(layers: Mapping[str, nn.Linear], run: Callable[[], Any], use: Use, products: bool) -> None:
     """Runs the data through these layers and prunes them."""
     if not layers:
@@ -65,7 +69,7 @@ def _visit(layers: Mapping[str, nn.Linear], run: Callable[[], Any], use: Use, pr
     moments = {name: Moments(layer, products) for name, layer in layers.items()}
     with ExitStack() as stack:
         for name, layer in layers.items():
-            stack.callback(layer.register_forward_pre_hook(lambda _, args, its=moments[name]: its.add(args[0])).remove)
+            stack.callback(layer.register_forward_pre_hook(_adding(moments[name])).remove)
         run()
     if idle := [name for name in layers if not moments[name].tokens]:
         raise ValueError(f"{idle[0]} saw no calibration data; give data that reaches it, or name it in skip")

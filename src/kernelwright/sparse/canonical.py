@@ -68,7 +68,7 @@ def digest(values: Tensor, mask: Tensor, shape: tuple[int, ...]) -> Tensor:
     """uint8 (32,) on the CPU."""
     hashed = hashlib.sha256(f"{str(values.dtype).removeprefix('torch.')} {shape[0]} {shape[1]}\n".encode())
     for part in (mask, values):
-        hashed.update(memoryview(raw(part).contiguous().view(-1).cpu().numpy()).cast("B"))
+        hashed.update(raw(part).contiguous().view(-1).cpu().numpy().data.cast("B"))
     return torch.frombuffer(bytearray(hashed.digest()), dtype=torch.uint8)
 
 

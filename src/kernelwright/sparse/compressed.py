@@ -77,7 +77,7 @@ class Compressed:
         if sum(sizes) != self.shape[dim] or min(sizes) < 1:
             what = ("rows", "columns")[dim]
             raise SparseError(f"sizes {list(sizes)} are not all positive or do not add up to the {self.shape[dim]} {what} of this weight")
-        options = {"order": quad_bitmap.ORDERS[self.facts["order"]]} if self.layout == quad_bitmap.NAME else {}
+        options: dict[str, Any] = {"order": quad_bitmap.ORDERS[self.facts["order"]]} if self.layout == quad_bitmap.NAME else {}
         return [_pack(piece.contiguous(), self.layout, **options) for piece in self.to_dense().split(list(sizes), dim)]
 
     def verify(self, weight: Tensor) -> bool:

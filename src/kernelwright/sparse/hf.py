@@ -74,8 +74,8 @@ def from_pretrained(path: Path | str, model_class: Any = None, **options: Any) -
 def register() -> tuple[Any, Any]:
     """Makes the quantizer known to transformers, once; returns its config class and itself. Raises MissingExtra."""
     try:
-        from transformers.quantizers import HfQuantizer
         from transformers.quantizers.auto import register_quantization_config, register_quantizer
+        from transformers.quantizers.base import HfQuantizer
         from transformers.utils.quantization_config import QuantizationConfigMixin
     except ImportError:
         raise MissingExtra("transformers is not installed, or too old; run: pip install 'kernelwright[sparse]'") from None
@@ -93,6 +93,7 @@ def register() -> tuple[Any, Any]:
 
     @register_quantizer(METHOD)
     class SparseQuantizer(HfQuantizer):
+        quantization_config: Any  # a SparseConfig
         requires_calibration = True  # it loads what was pruned and saved, it does not prune while loading
 
         def _process_model_before_weight_loading(self, model, **_: Any):
@@ -127,11 +128,11 @@ def register() -> tuple[Any, Any]:
                 del model.config.quantization_config
             return None, {}
 
-        def is_serializable(self) -> bool:
+        def is_serializable(self) -> bool:  # pyright: ignore[reportIncompatibleMethodOverride]
             return True
 
         @property
-        def is_trainable(self) -> bool:
+        def is_trainable(self) -> bool:  # pyright: ignore[reportIncompatibleMethodOverride]
             return False
 
         @property

@@ -42,7 +42,7 @@ class SparseLinear(nn.Module):
         with torch.device("meta"):
             dense = nn.Linear(self.in_features, self.out_features, bias=self.bias is not None)
         dense.weight = nn.Parameter(self.compressed.to_dense(), requires_grad=False)
-        dense.bias = self.bias
+        dense.bias = self.bias  # pyright: ignore[reportAttributeAccessIssue]
         return dense.train(self.training)
 
     def forward(self, x: Tensor) -> Tensor:

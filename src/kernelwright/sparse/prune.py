@@ -102,7 +102,7 @@ def output_error(weight: Tensor, pruned: Tensor, products: Tensor) -> float:
 
 
 def _layers(model: nn.Module, skip: Sequence[str]) -> dict[str, nn.Linear]:
-    uses: dict[nn.Parameter, int] = {}
+    uses: dict[Tensor, int] = {}
     for module in model.modules():
         for parameter in module.parameters(recurse=False):
             uses[parameter] = uses.get(parameter, 0) + 1
