@@ -39,11 +39,11 @@ class Engine:
 
     def __init__(self, pack: packs.Pack, device: torch.device, launcher: Launcher, sms: int, environment: dict[str, str] | None = None):
         """`environment`: in which `kw.warmup` measured what is pinned here; None where nothing is."""
-        self.pack, self.device, self.dispatcher = pack, device, Dispatcher(pack)
+        self.pack, self.device, self.sms, self.dispatcher = pack, device, sms, Dispatcher(pack)
         self.environment = environment or {}
         if environment is not None:
             self.dispatcher.pinned |= pins.pinned(pack, pins.read(environment))
-        self._launcher, self._launch, self._sms = launcher, launcher.launch, sms
+        self._launcher, self._launch = launcher, launcher.launch
         self._off = False
         self.epoch = _now
 
@@ -101,7 +101,7 @@ class Engine:
             assert artifact is not None, "a CUDA kernel has a cubin"
             try:
                 kernels = self._launcher.kernels(artifact, self.device)
-                self._launcher.register(operation, named, choice.entry.plan, kernels, choice.workload.axes, sms=self._sms)
+                self._launcher.register(operation, named, choice.entry.plan, kernels, choice.workload.axes, sms=self.sms)
                 return True
             except (CandidateFault, OSError, ValueError):
                 pass  # not for tensors like these, or its file is gone
