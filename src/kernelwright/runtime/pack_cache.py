@@ -42,10 +42,8 @@ def whole(pack: Pack) -> Pack:
         with contextlib.suppress(PackError):
             return packs.load(place)
         print(f"kernelwright: compiling {len(unbuilt)} kernels of {pack.path}, once", file=sys.stderr, flush=True)
-        shutil.rmtree(place, ignore_errors=True)  # damaged
         with packs.whole(place) as folder:
-            shutil.rmtree(folder)
-            shutil.copytree(pack.path, folder)
+            shutil.copytree(pack.path, folder, dirs_exist_ok=True)
             _build(pack, folder)
     return packs.load(place)
 
