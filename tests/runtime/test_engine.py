@@ -86,7 +86,7 @@ def test_a_pack_used_later_is_not_served_by_the_kernels_of_an_earlier(serving, s
     for _ in range(2):
         assert torch.equal(api.matmul(a, b), a @ b) and len(serving.cuda.launches()) == 1
     out = torch.empty(64, 32, dtype=torch.float16)
-    serving.engine.serve(a, b, out, "", None, None)  # a call that was under way in another thread learns nothing for the new pack
+    serving.engine.serve(a, b, out, "", None)  # a call that was under way in another thread learns nothing for the new pack
     assert torch.equal(api.matmul(a, b), a @ b)
 
 

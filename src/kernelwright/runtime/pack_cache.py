@@ -22,7 +22,7 @@ from kernelwright.runtime.pack import Pack, PackError
 from kernelwright.settings import SettingsError, child_environment, settings, writable
 
 
-def whole(pack: Pack) -> Pack:
+def built(pack: Pack) -> Pack:
     """The same, or where it lacks builds a copy with them, which is made if there is none yet; standard error says how far it is. Raises
     PackError."""
     unbuilt = pack.unbuilt()
