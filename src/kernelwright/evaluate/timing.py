@@ -127,12 +127,7 @@ def _guarded(e: Entrant, action: Callable[[], None]) -> None:
 
 
 def _calibrate(e: Entrant, mode: str) -> None:
-    """Chooses launches per sample: long enough for the clock, short enough for many rounds."""
-    known = e.contender.launches
-    if mode not in known:
-        once = min((v for v in (e.contender.estimate(mode) for _ in range(2)) if not math.isnan(v)), default=1e6)
-        known[mode] = e.contender.launches_for(mode, once)
-    e.launches = known[mode]
+    e.launches = e.contender.launches_of(mode)
 
 
 class _Spot:

@@ -7,6 +7,7 @@ it lives in a judge process of its own (`evaluate.judge`), never in the user's, 
 from __future__ import annotations
 
 import functools
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -138,8 +139,7 @@ class Contender(ABC):
     """Something loaded that can be run on its sets of buffers and clocked."""
 
     @functools.cached_property
-    def launches(self) -> dict[str, int]:
-        """Launches of a sample by timing mode, once that was found out: a rival keeps it from candidate to candidate."""
+    def _launches(self) -> dict[str, int]:
         return {}
 
     in_place: bool = True
@@ -167,6 +167,14 @@ class Contender(ABC):
     def estimate(self, mode: str) -> float:
         """Roughly the microseconds of one launch, to choose how many a sample takes; NaN if that could not be told."""
         return self.sample(mode, 1)[0]
+
+    def launches_of(self, mode: str) -> int:
+        """Launches of a sample: long enough for the clock, short enough for many rounds. Found out once, so that a rival keeps it from
+        candidate to candidate."""
+        if mode not in self._launches:
+            once = min((v for v in (self.estimate(mode) for _ in range(2)) if not math.isnan(v)), default=1e6)
+            self._launches[mode] = self.launches_for(mode, once)
+        return self._launches[mode]
 
     def launches_for(self, mode: str, once_us: float) -> int:
         """Launches of one sample, given that one launch takes `once_us`: 2 ms of work, but at most 20 launches (as many as a set of cold
