@@ -20,7 +20,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 import torch
@@ -137,7 +137,7 @@ def supervise(seconds: float, raw: Path) -> bool:
     return False
 
 
-def refuse(sentence: str) -> None:
+def refuse(sentence: str) -> NoReturn:
     """Ends the program: started again, it would only say this again."""
     faulthandler.cancel_dump_traceback_later()
     print(sentence, file=sys.stderr, flush=True)
