@@ -89,6 +89,25 @@ def hopeless(lines: Iterable[Mapping[str, Any]]) -> set[str]:
     return {name for name, count in begun.items() if count >= STARTS}
 
 
+def of_one_place(lines: list[dict[str, Any]]) -> tuple[dict[str, Any], list[dict[str, Any]], int]:
+    """The last environment, the lines of runs in such ones, and how many lines there are of others, whose times do not compare."""
+    last = next((line["environment"] for line in reversed(lines) if "environment" in line), {})
+    kept, others, same = [], 0, True
+    for line in lines:
+        if "environment" in line:
+            same = all(line["environment"].get(x) == last.get(x) for x in ("device", "torch", "cuda", "pack"))
+        if same:
+            kept.append(line)
+        else:
+            others += "end" in line
+    return last, kept, others
+
+
+def commands(lines: Iterable[Mapping[str, Any]]) -> str:
+    """What was typed to make these lines."""
+    return "; ".join(dict.fromkeys(line["command"] for line in lines if "command" in line))
+
+
 # ---------------------------------------------------------------------------------------------------- time and watchdogs
 
 
