@@ -18,9 +18,10 @@ from typing import Any
 import measuring
 import torch
 from contenders import TORCH
-from measuring import AGAIN, LEAST_ROUNDS, OURS, Budget, refuse, rounds, sample
+from measuring import AGAIN, OURS, Budget, refuse, rounds, sample
 
 import kernelwright as kw
+from kernelwright.evaluate.stats import LEAST_ROUNDS
 from kernelwright.problems.problem import TORCH_DTYPES
 from kernelwright.problems.suites import MODELS, Model
 

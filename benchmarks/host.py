@@ -38,7 +38,6 @@ import torch
 from contenders import RIVALS, TORCH, TUNED, Contenders, Tuned, WrongResult, served, sets_of, use, verify
 from measuring import (
     AGAIN,
-    LEAST_ROUNDS,
     OURS,
     Budget,
     Lines,
@@ -179,7 +178,7 @@ def plan(args: argparse.Namespace, before: list[dict[str, Any]], modes: list[str
 
 def _has(line: dict[str, Any], mode: str) -> bool:
     """Whether a visit came far enough to be one."""
-    return mode in line if mode == "tune" else len(line.get(mode, {}).get(OURS, ())) >= LEAST_ROUNDS
+    return mode in line if mode == "tune" else len(line.get(mode, {}).get(OURS, ())) >= stats.LEAST_ROUNDS
 
 
 def spread(found: Iterable[Workload]) -> list[Workload]:

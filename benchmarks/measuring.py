@@ -35,7 +35,6 @@ STARTS = 2
 RESTARTS = 20
 GRACE = 30.0
 """Seconds that the inner process may take to come to its end once its time is up."""
-LEAST_ROUNDS = 3
 SHORT = 0.005
 """Seconds: a sample below this counts only if the system did not take the core away meanwhile. In a longer one that is a small part, and
 happens so often that hardly one would be left."""
@@ -241,29 +240,14 @@ def ratios(theirs: Sequence[float | None], ours: Sequence[float | None]) -> list
 
 
 def compared(samples: Mapping[str, Sequence[float | None]], mode: str) -> dict[str, Comparison]:
-    """Rival to the Comparison of `kw` with it; without those that have fewer than LEAST_ROUNDS clean rounds beside ours."""
-    noise = ratios(samples[AGAIN], samples[OURS]) if AGAIN in samples else []
-    _, low, high = stats.ratio_interval(noise) if len(noise) >= LEAST_ROUNDS else (1.0, 1.0, 1.0)
+    """Rival to the Comparison of `kw` with it; without those that have fewer than stats.LEAST_ROUNDS clean rounds beside ours."""
+    noise = stats.noise_floor(ratios(samples[AGAIN], samples[OURS]) if AGAIN in samples else [])
     found = {}
     for rival, theirs in samples.items():
-        if rival in (OURS, AGAIN):
-            continue
-        per_round = ratios(theirs, samples[OURS])
-        if len(per_round) < LEAST_ROUNDS:
-            continue
-        ratio, ratio_low, ratio_high = stats.ratio_interval(per_round)
-        found[rival] = Comparison(
-            rival=rival,
-            mode=MODES.get(mode, mode),
-            ratio=ratio,
-            low=ratio_low,
-            high=ratio_high,
-            rival_us=float(np.median([t for t in theirs if t])),
-            noise_low=low,
-            noise_high=high,
-            rounds=len(per_round),
-        )
-    return found
+        if rival not in (OURS, AGAIN) and (per_round := ratios(theirs, samples[OURS])):
+            us = float(np.median([t for t in theirs if t]))
+            found[rival] = stats.comparison(rival, MODES.get(mode, mode), per_round, us, noise)
+    return {rival: c for rival, c in found.items() if c is not None}
 
 
 def environment(**more: str | int | float) -> dict[str, Any]:
