@@ -22,7 +22,7 @@ from pathlib import Path
 
 import numpy as np
 
-from kernelwright.evaluate.stats import converged, ratio_interval
+from kernelwright.evaluate.stats import comparison, converged, noise_floor, ratio_interval
 from kernelwright.loop import SCREEN_ROUNDS, SCREEN_TOLERANCE
 from kernelwright.records import Comparison
 
@@ -171,19 +171,9 @@ def confirmed(times: np.ndarray, limits: tuple[int, int, float] = CONFIRM) -> Co
         if converged(low, high, median, tolerance):
             break
         n += 1
-    ratio, low, high = ratio_interval(times[:n, 2] / times[:n, 0])
-    _, noise_low, noise_high = ratio_interval(times[:n, 1] / times[:n, 0])
-    return Comparison(
-        rival="same",
-        mode="device-cold",
-        ratio=ratio,
-        low=low,
-        high=high,
-        rival_us=1.0,
-        noise_low=noise_low,
-        noise_high=noise_high,
-        rounds=n,
-    )
+    found = comparison("same", "device-cold", times[:n, 2] / times[:n, 0], 1.0, noise_floor(times[:n, 1] / times[:n, 0]))
+    assert found is not None
+    return found
 
 
 def ties(noise: Noise, g: np.random.Generator, runs: int) -> tuple[float, float]:
@@ -210,18 +200,9 @@ def search(noise: Noise, g: np.random.Generator, candidates: int) -> tuple[bool,
     n = lead.rounds
     medians = np.median(times[:n, :FINALISTS], axis=0)
     fastest = int(medians.argmin())
-    ratio, low_c, high_c = ratio_interval(times[:n, FINALISTS + 1] / times[:n, fastest])
-    reported = Comparison(
-        rival="same",
-        mode="device-cold",
-        ratio=ratio,
-        low=low_c,
-        high=high_c,
-        rival_us=1.0,
-        noise_low=lead.noise_low,
-        noise_high=lead.noise_high,
-        rounds=n,
-    )
+    noise_of_lead = (lead.noise_low, lead.noise_high)
+    reported = comparison("same", "device-cold", times[:n, FINALISTS + 1] / times[:n, fastest], 1.0, noise_of_lead)
+    assert reported is not None
     return reported.outcome == "win", low > 1, float(ratios[best])
 
 

@@ -42,7 +42,7 @@ def test_it_is_built_once(home, monkeypatch):
 def test_every_source_counts(home, monkeypatch, tmp_path):
     beside = shutil.copytree(build.SOURCE.parent, tmp_path / "launcher")
     monkeypatch.setattr(build, "SOURCE", beside / build.SOURCE.name)
-    monkeypatch.setattr(build, "_compile", lambda command, path: None)
+    monkeypatch.setattr(build, "_compile", lambda stem, command, path: None)
     sources = [path for path in beside.iterdir() if path.suffix in (".cpp", ".h")]
     seen = {binary()}
     for path in sources:

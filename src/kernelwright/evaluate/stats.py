@@ -24,6 +24,8 @@ CONFIDENCE = 0.95
 NOMINAL = 0.955
 """What it is computed for. Rounds end when the interval is narrow, which it is a little too often by luck: that costs up to two points
 (docs/statistics.md), of which half a one is made up for here: a clock that counts in steps gives as much."""
+LEAST_ROUNDS = 3
+"""Fewer are no comparison."""
 _WIDENED = {2: 14.1, 3: 4.75, 4: 1.755, 5: 1.161}
 """By number of samples: so few have no order statistics for that. Their extremes are moved away from the median by this factor, which gives
 normal samples 95.5 %, and Student's t of 3 degrees of freedom or Laplace ones a little more."""
@@ -75,6 +77,29 @@ def ratio_interval(per_round: Samples) -> tuple[float, float, float]:
     median, low, high = median_interval(np.log(x))
     median, low, high = (math.exp(max(-700.0, min(700.0, v))) for v in (median, low, high))  # two rounds may say next to nothing
     return median, low, high
+
+
+def noise_floor(per_round: Samples) -> tuple[float, float]:
+    """(low, high) of a contender over itself; (1, 1) with fewer rounds than LEAST_ROUNDS."""
+    return ratio_interval(per_round)[1:] if len(per_round) >= LEAST_ROUNDS else (1.0, 1.0)
+
+
+def comparison(rival: str, mode: str, per_round: Samples, rival_us: float, noise: tuple[float, float]) -> Comparison | None:
+    """Of ratios as `ratio_interval` takes them, with the `noise_floor`; None with fewer rounds than LEAST_ROUNDS."""
+    if len(per_round) < LEAST_ROUNDS:
+        return None
+    ratio, low, high = ratio_interval(per_round)
+    return Comparison(
+        rival=rival,
+        mode=mode,
+        ratio=ratio,
+        low=low,
+        high=high,
+        rival_us=rival_us,
+        noise_low=noise[0],
+        noise_high=noise[1],
+        rounds=len(per_round),
+    )
 
 
 def converged(low: float, high: float, median: float, tol: float = 0.01) -> bool:

@@ -18,7 +18,7 @@ import numpy as np
 import torch
 
 from kernelwright.evaluate.buffers import Buffers
-from kernelwright.evaluate.stats import converged, ratio_interval
+from kernelwright.evaluate.stats import LEAST_ROUNDS, comparison, converged, noise_floor, ratio_interval
 from kernelwright.evaluate.verify import Expected, Judged, compare, expect
 from kernelwright.problems.problem import Problem
 from kernelwright.records import COLD_MODES, Comparison, Outcome, Timing, Workload
@@ -195,7 +195,7 @@ def _converged(candidates: list[Entrant], rivals: list[Entrant], tolerance: floa
     if not pairs:
         return False
     ratios = _ratios(*pairs[0])
-    if len(ratios) < 3:
+    if len(ratios) < LEAST_ROUNDS:
         return False
     median, low, high = ratio_interval(ratios)
     return converged(low, high, median, tolerance)
@@ -220,29 +220,12 @@ def _summary(
             dropped=e.dropped,
             stopped=stopped,
         )
-    noise_low = noise_high = 1.0
-    if again and candidates and candidates[0].fault is None:
-        same = _ratios(candidates[0], again)
-        if len(same) >= 3:
-            _, noise_low, noise_high = ratio_interval(same)
+    noise = noise_floor(_ratios(candidates[0], again)) if again and candidates and candidates[0].fault is None else (1.0, 1.0)
     comparisons: dict[tuple[str, str], Comparison] = {}
     for c in candidates:
         for r in rivals:
-            if c.label not in timings or r.label not in timings:
-                continue
-            ratios = _ratios(c, r)
-            if len(ratios) < 3:
-                continue
-            median, low, high = ratio_interval(ratios)
-            comparisons[c.label, r.label] = Comparison(
-                rival=r.label,
-                mode=mode,
-                ratio=median,
-                low=low,
-                high=high,
-                rival_us=timings[r.label].median,
-                noise_low=noise_low,
-                noise_high=noise_high,
-                rounds=len(ratios),
-            )
+            if c.label in timings and r.label in timings:
+                found = comparison(r.label, mode, _ratios(c, r), timings[r.label].median, noise)
+                if found is not None:
+                    comparisons[c.label, r.label] = found
     return timings, comparisons
