@@ -94,12 +94,9 @@ def run(request: Request) -> None:
     """Runs the kernel once on the first Workload."""
     import torch
 
-    from kernelwright.evaluate.drawn import contiguous_names
+    from kernelwright.evaluate.buffers import Buffers
     from kernelwright.problems import problem_of
-    from kernelwright.problems.problem import TORCH_DTYPES
-    from kernelwright.records import DTYPES
     from kernelwright.targets import usable
-    from kernelwright.targets.target import Bound
 
     target = usable(request.target)
     (kernel,) = request.kernels
@@ -107,15 +104,9 @@ def run(request: Request) -> None:
     problem = problem_of(w)
     case = next(c for c in problem.cases(w) if c.rung == "normal")
     rng = torch.Generator(device.torch_device).manual_seed(0)
-    inputs = problem.generate(w, case, rng, device.torch_device)
-    tensors = {}
-    for spec in problem.tensors(w):
-        flat = device.allocate(spec.numel * DTYPES[spec.dtype])
-        tensors[spec.name] = flat.view(TORCH_DTYPES[spec.dtype]).view(spec.shape)
-        if spec.name in inputs:
-            tensors[spec.name].copy_(inputs[spec.name])
-    names = contiguous_names(w, target.facts().sms)
-    contender = device.load(kernel.candidate, kernel.build, w, [Bound(tensors=tensors, names=names)])
+    buffers = Buffers(device, problem, w, sms=target.facts().sms)
+    buffers.fill(problem.generate(w, case, rng, device.torch_device))
+    contender = device.load(kernel.candidate, kernel.build, w, buffers.bounds)
     contender.run(0)
     contender.close()
     device.close()
