@@ -8,17 +8,13 @@ time, they are none: clocks are left alone, and no time from here is ever record
 from __future__ import annotations
 
 import csv
-import shutil
 import signal
 import sys
-import tempfile
 import threading
 from pathlib import Path
 
-from kernelwright.evaluate.sanitized import Request, Watched, run_tool
+from kernelwright.evaluate.watched import Request, Watched, find_tool, watch
 from kernelwright.records import Trial
-from kernelwright.settings import child_environment
-from kernelwright.targets.nvrtc import toolkit_folders
 
 COUNTERS = {
     "dram__throughput.avg.pct_of_peak_sustained_elapsed": "memory throughput, % of peak",
@@ -38,7 +34,7 @@ class Profiler:
 
     def __init__(self, target: str):
         self._target = target
-        self._tool = shutil.which("ncu") or next((str(t) for f in toolkit_folders() if (t := f / "bin" / "ncu").is_file()), None)
+        self._tool = find_tool("ncu")
         self.why = ""
         if not target.startswith("cuda"):
             self.why = f"there are no counters on target {target}"
@@ -53,16 +49,12 @@ class Profiler:
         watched = Watched(candidate=trial.candidate, build=trial.build, workloads=(trial.workload,))
         request = Request(target=self._target, kernels=(watched,))
         kernels = "|".join(sorted({launch.kernel for launch in plan.launches}))
-        with tempfile.TemporaryDirectory() as folder:
-            file = Path(folder) / "request.json"
-            file.write_text(request.to_json())
-            watch = ["--csv", "--clock-control", "none", "--kernel-name", f"regex:^({kernels})$"]
-            wanted = ["--metrics", ",".join([*COUNTERS, _DURATION])]
-            command = [self._tool, *watch, *wanted, sys.executable, "-m", "kernelwright.evaluate.profile", str(file)]
-            try:
-                code, output = run_tool(command, child_environment({}), SECONDS, threading.Event())
-            except OSError as error:
-                code, output = -1, str(error)
+        options = ["--csv", "--clock-control", "none", "--kernel-name", f"regex:^({kernels})$"]
+        options += ["--metrics", ",".join([*COUNTERS, _DURATION])]
+        try:
+            code, output = watch([self._tool, *options], "kernelwright.evaluate.profile", request, SECONDS, threading.Event(), {})
+        except OSError as error:
+            code, output = -1, str(error)
         found = parse(output)
         if not found:
             self.why = f"ncu read none (exit code {code}): {' '.join(output.split())[-300:]}"
