@@ -19,11 +19,9 @@ from kernelwright.records import Comparison
 
 Samples = Sequence[float] | np.ndarray
 
-CONFIDENCE = 0.95
-"""What an interval promises."""
 NOMINAL = 0.955
-"""What it is computed for. Rounds end when the interval is narrow, which it is a little too often by luck: that costs up to two points
-(docs/statistics.md), of which half a one is made up for here: a clock that counts in steps gives as much."""
+"""What a 95 % interval is computed for. Rounds end when the interval is narrow, which it is a little too often by luck: that costs up to
+two points (docs/statistics.md), of which half a one is made up for here: a clock that counts in steps gives as much."""
 _WIDENED = {2: 14.1, 3: 4.75, 4: 1.755, 5: 1.161}
 """By number of samples: so few have no order statistics for that. Their extremes are moved away from the median by this factor, which gives
 normal samples 95.5 %, and Student's t of 3 degrees of freedom or Laplace ones a little more."""
