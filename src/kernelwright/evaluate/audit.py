@@ -101,15 +101,14 @@ def verify_pack(
         nonlocal waiting
         far.done += len(audits)
         far.cases += cases
-        far.failing += tuple(name for a in audits if a.failures and (name := a.name) not in far.failing)
         through = [audit for audit in waiting if audit.done()]
         waiting = [audit for audit in waiting if audit not in through]
         far.through += len(through)
         for audit in through:
             kernels[audit.candidate.id] = kernel = audit.result()
-            if kernel.failures and audit.name not in far.failing:
-                far.failing += (audit.name,)
             told(kernel)
+        failing = [a.name for a in audits if a.failures] + [a.name for a in through if kernels[a.candidate.id].failures]
+        far.failing = tuple(dict.fromkeys((*far.failing, *failing)))
         if through:
             keep(pack, found.replace(kernels=tuple(kernels.values())), whole=False)
         progress(far)
