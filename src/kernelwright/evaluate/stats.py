@@ -1,7 +1,7 @@
 """Statistics of timings: intervals of medians and ratios, and the aggregates of a report.
 
 Medians, because disturbances only ever add time; intervals from order statistics, because timings follow no known distribution and the
-percentile bootstrap, which many harnesses use, holds the true median of 5 to 9 rounds only 90 to 93 times of 100 (docs/statistics.md).
+percentile bootstrap, which many harnesses use, holds the true median of 7 rounds only 87.5 times of 100 (docs/statistics.md).
 Interpolated order statistics: T. P. Hettmansperger and S. J. Sheather, "Confidence intervals based on interpolated order statistics",
 Statistics and Probability Letters 4 (1986).
 """
