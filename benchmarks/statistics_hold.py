@@ -1,6 +1,6 @@
 """Do the statistics hold? Simulated measurements with noise like that of the devices, judged by the code that judges real ones.
 
-    python benchmarks/statistics_hold.py [--runs 4000] [--searches 2000] [--out results/statistics] [--plot docs/statistics.svg]
+    python benchmarks/statistics_hold.py [--runs 4000] [--searches 100] [--out results/statistics] [--plot docs/statistics.svg]
 
 A measurement is a table of times, rounds by contenders, whose true medians are known. Its noise has five parts: a drift of the clock that
 all contenders of a round share, bursts that last some rounds and hit samples in them at random, heavy tails, a throttling step in some

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from kernelwright.evaluate.profile import COUNTERS, Profiler, parse, run
-from kernelwright.evaluate.sanitized import Request, Watched
+from kernelwright.evaluate.watched import Request, Watched
 from kernelwright.problems import resolve
 from kernelwright.records import Build, Candidate, Environment, Launch, LaunchPlan, Origin, Outcome, TensorArg, Trial, Verdict
 
@@ -84,7 +84,7 @@ def test_where_it_is_not_allowed_it_is_not_tried_again(ncu):
 def test_without_a_gpu_or_the_tool_it_says_so(monkeypatch, tmp_path):
     assert Profiler("cpu").why == "there are no counters on target cpu" and Profiler("cpu").counters(made()) == {}
     monkeypatch.setenv("PATH", str(tmp_path))
-    monkeypatch.setattr("kernelwright.evaluate.profile.toolkit_folders", lambda: iter(()))
+    monkeypatch.setattr("kernelwright.evaluate.watched.toolkit_folders", lambda: iter(()))
     assert "not installed" in Profiler("cuda:sm_90").why
 
 

@@ -352,6 +352,7 @@ def test_a_jump_is_measured_again_in_a_fresh_process(tmp_path):
         stored = list(archive.trials())
     assert [t.candidate.id for t in again] == [fast.id] and run.winner is not None and run.winner.candidate.id == fast.id
     assert math.isclose(again[0].comparisons[0].ratio, stored[0].comparisons[0].ratio, rel_tol=0.1)
+    assert {c.rung for c in again[0].verdict.checks} >= {"adversarial", "repeat", "shapes"}, "reports take a replay for a confirmation"
 
 
 @pytest.mark.slow

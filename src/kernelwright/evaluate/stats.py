@@ -1,7 +1,7 @@
 """Statistics of timings: intervals of medians and ratios, and the aggregates of a report.
 
 Medians, because disturbances only ever add time; intervals from order statistics, because timings follow no known distribution and the
-percentile bootstrap, which many harnesses use, holds the true median of 5 to 9 rounds only 90 to 93 times of 100 (docs/statistics.md).
+percentile bootstrap, which many harnesses use, holds the true median of 7 rounds only 87.5 times of 100 (docs/statistics.md).
 Interpolated order statistics: T. P. Hettmansperger and S. J. Sheather, "Confidence intervals based on interpolated order statistics",
 Statistics and Probability Letters 4 (1986).
 """
@@ -19,11 +19,9 @@ from kernelwright.records import Comparison
 
 Samples = Sequence[float] | np.ndarray
 
-CONFIDENCE = 0.95
-"""What an interval promises."""
 NOMINAL = 0.955
-"""What it is computed for. Rounds end when the interval is narrow, which it is a little too often by luck: that costs up to two points
-(docs/statistics.md), of which half a one is made up for here: a clock that counts in steps gives as much."""
+"""What a 95 % interval is computed for. Rounds end when the interval is narrow, which it is a little too often by luck: that costs up to
+two points (docs/statistics.md), of which half a one is made up for here: a clock that counts in steps gives as much."""
 LEAST_ROUNDS = 3
 """Fewer are no comparison."""
 _WIDENED = {2: 14.1, 3: 4.75, 4: 1.755, 5: 1.161}
