@@ -16,6 +16,7 @@ from pathlib import Path
 
 import kernelwright
 from kernelwright.archive import Archive
+from kernelwright.learn.reward import reference
 from kernelwright.records import Trial, Workload
 
 K1, B = 1.2, 0.75
@@ -98,8 +99,8 @@ def kernel_passages(archive: Archive, like: Workload, target: str) -> Iterator[P
 
 def shown(trial: Trial) -> str:
     """`2.31x of eager`."""
-    timed = [c for c in trial.comparisons if c.mode == trial.timings[0].mode]
-    return f"{timed[0].ratio:.2f}x of {timed[0].rival}" if timed else "never compared"
+    compared = reference(trial)
+    return f"{compared.ratio:.2f}x of {compared.rival}" if compared else "never compared"
 
 
 def _sections(name: str, text: str) -> list[Passage]:

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from kernelwright.families.family import DeviceFacts, Family
+from kernelwright.learn.reward import reference
 from kernelwright.records import Candidate, Outcome, Trial, Workload
 
 if TYPE_CHECKING:
@@ -25,14 +26,9 @@ class MissingExtra(ImportError):
 
 
 def score(trial: Trial) -> float:
-    """How well a Candidate did, higher is better: its best ratio in the mode of its first timing, the screening mode.
-
-    In a screen that is the ratio against the anchor rival. -inf for a Candidate that failed or has no ratio.
-    """
-    if not trial.timings:
-        return -math.inf
-    mode = trial.timings[0].mode
-    return max((c.ratio for c in trial.comparisons if c.mode == mode), default=-math.inf)
+    """How well a Candidate did, higher is better: its ratio to the anchor rival. -inf for a Candidate that failed or has no ratio."""
+    compared = reference(trial)
+    return compared.ratio if compared else -math.inf
 
 
 @dataclass(frozen=True)
