@@ -492,16 +492,14 @@ def _plans(made: _Made) -> Area:
 
 def _candidates(folder: Path, made: _Made) -> Area:
     from kernelwright.candidate_file import load
-    from kernelwright.families.family import DeviceFacts
 
     w = made.trials[0].workload
-    facts = DeviceFacts(target="cpu", name="x", sms=1, smem_per_block=0)
 
     def run(data: bytes) -> None:
         suffix, _, content = data.partition(b"\n")
         path = folder / ("candidate" + {b".cu": ".cu", b".cpp": ".cpp", b".py": ".py", b".json": ".json"}.get(suffix, ".txt"))
         path.write_bytes(content)
-        found = load(path, w, "cuda:sm_90" if suffix == b".cu" else "cpu", facts)
+        found = load(path, w, "cuda:sm_90" if suffix == b".cu" else "cpu")
         _check(found.from_json(found.to_json()) == found, "a candidate that was read is another after it was written")
 
     examples = [f".{f.suffix[1:]}\n".encode() + f.read_bytes() for f in sorted((ROOT / "examples").glob("matmul.*"))]
