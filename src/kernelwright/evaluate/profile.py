@@ -94,7 +94,6 @@ def run(request: Request) -> None:
     """Runs the kernel once on the first Workload."""
     import torch
 
-    from kernelwright.evaluate.drawn import contiguous_names
     from kernelwright.problems import problem_of
     from kernelwright.problems.problem import TORCH_DTYPES
     from kernelwright.records import DTYPES
@@ -114,7 +113,7 @@ def run(request: Request) -> None:
         tensors[spec.name] = flat.view(TORCH_DTYPES[spec.dtype]).view(spec.shape)
         if spec.name in inputs:
             tensors[spec.name].copy_(inputs[spec.name])
-    names = contiguous_names(w, target.facts().sms)
+    names = problem.names(w, target.facts().sms)
     contender = device.load(kernel.candidate, kernel.build, w, [Bound(tensors=tensors, names=names)])
     contender.run(0)
     contender.close()

@@ -26,7 +26,6 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from kernelwright.evaluate.drawn import contiguous_names
 from kernelwright.records import DTYPES, Build, Candidate, Outcome, Record, Verdict, Workload
 from kernelwright.settings import child_environment
 from kernelwright.targets.target import Bound, CandidateFault, Device, DeviceLost
@@ -229,7 +228,7 @@ def _run_kernel(device: Device, kernel: Watched, sms: int, rng: torch.Generator)
                 tensors[spec.name].copy_(inputs[spec.name])
             else:
                 flat.fill_(0xFF)
-        contender = device.load(kernel.candidate, kernel.build, w, [Bound(tensors=tensors, names=contiguous_names(w, sms))])
+        contender = device.load(kernel.candidate, kernel.build, w, [Bound(tensors=tensors, names=problem.names(w, sms))])
         try:
             contender.run(0)
             outputs = {spec.name: tensors[spec.name].cpu() for spec in problem.tensors(w) if spec.role == "out"}

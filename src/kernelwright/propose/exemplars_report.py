@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import shutil
 import subprocess
@@ -70,9 +71,9 @@ def occupancy(candidate: Candidate, kernel: str, r: KernelResources, w: Workload
     if shared is None or launch is None:
         return None
     try:
-        threads, smem = 1, r.smem + evaluate(launch.smem, names(w, device)) + _RESERVED
-        for side in launch.block:
-            threads *= evaluate(side, names(w, device))
+        names = problem_of(w).names(w, device.sms)
+        smem = r.smem + evaluate(launch.smem, names) + _RESERVED
+        threads = math.prod(evaluate(side, names) for side in launch.block)
     except PlanError:
         return None
     if not 0 < threads <= 1024:
@@ -86,14 +87,6 @@ def occupancy(candidate: Candidate, kernel: str, r: KernelResources, w: Workload
         (_BLOCKS, "blocks"),
     )
     return blocks * warps * 32 / _THREADS, why
-
-
-def names(w: Workload, device: DeviceFacts) -> dict[str, int]:
-    """Values for plan expressions, with tensors stored without padding and aligned as we allocate them."""
-    found = dict(w.axes) | {"sms": device.sms}
-    for spec in problem_of(w).tensors(w):
-        found |= {f"ld_{spec.name}": spec.shape[-1] if spec.shape else 1, f"numel_{spec.name}": spec.numel, f"align_{spec.name}": 256}
-    return found
 
 
 def instructions(build: Build | None, kind: str) -> dict[str, int]:
