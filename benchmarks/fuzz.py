@@ -16,6 +16,7 @@ import io
 import json
 import os
 import random
+import re
 import resource
 import shlex
 import shutil
@@ -804,7 +805,10 @@ def _imports(folder: Path, made: _Made) -> Area:
 
 
 def _environments(folder: Path) -> Area:
-    from kernelwright.settings import VARIABLES, settings, writable
+    from kernelwright import settings as module
+    from kernelwright.settings import settings, writable
+
+    variables = sorted(set(re.findall("KERNELWRIGHT_[A-Z_]*[A-Z]", Path(module.__file__).read_text())))
 
     def run(data: bytes) -> None:
         env = json.loads(data)
@@ -815,11 +819,11 @@ def _environments(folder: Path) -> Area:
         if str(found.home).startswith(str(folder)) and len(str(found.home)) < 3000:
             writable(found.home)
 
-    seeds = [json.dumps({v.name: "1"}).encode() for v in VARIABLES] + [
+    seeds = [json.dumps({name: "1"}).encode() for name in variables] + [
         json.dumps({"KERNELWRIGHT_HOME": str(folder / "h")}).encode(),
         b'{"XDG_CACHE_HOME": "~x"}',
     ]
-    words = [v.name.encode() for v in VARIABLES] + [
+    words = [name.encode() for name in variables] + [
         b"~nobody/x",
         b"~",
         b"\0",
