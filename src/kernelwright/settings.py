@@ -1,7 +1,7 @@
-"""The only reader of environment variables: where things are kept, which compiler, how many threads, which models. docs/quick-start.md lists
-them.
+"""The only reader of environment variables: where things are kept, which compiler, how many threads, which models.
 
-Nothing is cached: `settings()` reads the environment on every call, so a change takes effect at once (and in tests).
+docs/quick-start.md lists them. Nothing is cached: `settings()` reads the environment on every call, so a change takes effect at once (and in
+tests).
 """
 
 from __future__ import annotations
@@ -54,8 +54,8 @@ class Settings:
     """What the environment says. `settings()` makes one; by hand: `Settings(home=tmp, archive=tmp / "x.db")`."""
 
     home: Path
-    """Of the build cache (builds/), measured peaks (peaks/), what kw.warmup measured (warmup/), packs compiled here (packs/), calls of models
-    (llm/), the judge's log and, unless it is elsewhere, the archive."""
+    """Of the build cache (builds/), measured peaks (peaks/), what kw.warmup measured (warmup/), packs compiled here (packs/), calls of
+    models (llm/), the judge's log and, unless it is elsewhere, the archive."""
     archive: Path
     """The file of all trials."""
     cxx: str | None = None
