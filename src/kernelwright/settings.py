@@ -1,7 +1,7 @@
 """The only reader of environment variables: where things are kept, which compiler, how many threads, which models.
 
-docs/quick-start.md lists them. Nothing is cached: `settings()` reads the environment on every call, so a change takes effect at once (and in
-tests).
+docs/quick-start.md lists them. Nothing is cached: `settings()` reads the environment on every call, so a change takes effect at once
+(and in tests).
 """
 
 from __future__ import annotations

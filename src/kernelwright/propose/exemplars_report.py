@@ -7,15 +7,13 @@ import re
 import shutil
 import subprocess
 from collections import Counter
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from kernelwright.families.family import DeviceFacts
 from kernelwright.plan import PlanError, evaluate
 from kernelwright.problems import problem_of
 from kernelwright.records import Build, Candidate, KernelResources, Trial, Workload
-from kernelwright.targets.target import TargetUnavailable
+from kernelwright.targets.target import Peaks, TargetUnavailable
 
 OPCODES = 30
 """Most frequent ones. A small kernel has about 25 in all, and its one load is among the rare ones."""
@@ -24,25 +22,16 @@ _REGISTERS, _THREADS, _BLOCKS, _RESERVED = 65_536, 2_048, 32, 1_024
 _SHARED = {80: 164 * 1024, 90: 228 * 1024}
 
 
-def roofline_us(w: Workload, peaks: Mapping[str, Any], warm: bool) -> tuple[float, str] | None:
-    """Microseconds that no kernel can beat, and which limit says so (`memory`, `arithmetic`); None without measured peaks."""
-    cost = problem_of(w).cost(w)
-    flops = peaks.get("flops", {}).get(cost.unit)
-    bandwidth = peaks.get("bandwidth_warm" if warm else "bandwidth_cold")
-    if not flops or not bandwidth:
-        return None
-    return max((1e6 * cost.bytes / bandwidth, "memory"), (1e6 * cost.flops / flops, "arithmetic"))
-
-
-def report(trial: Trial, device: DeviceFacts, peaks: Mapping[str, Any]) -> list[str]:
+def report(trial: Trial, device: DeviceFacts, peaks: Peaks | None) -> list[str]:
     """Lines on one right Trial."""
     w, lines = trial.workload, []
     cost = problem_of(w).cost(w)
     for timing in trial.timings:
         us = timing.median
         line = f"{timing.mode}: {us:.2f} µs ({cost.bytes / us / 1e3:.1f} GB/s, {cost.flops / us / 1e3:.1f} GFLOP/s"
-        if limit := roofline_us(w, peaks, warm=timing.mode == "device-warm"):
-            line += f", {100 * limit[0] / us:.0f} % of what the {limit[1]} allows"
+        if peaks is not None:
+            floor, limit = peaks.floor(cost, timing.mode)
+            line += f", {100 * floor / us:.0f} % of what the {limit} allows"
         lines.append(line + ")")
     lines += [f"{c.ratio:.2f}x the speed of {c.rival} ({c.low:.2f} to {c.high:.2f}), {c.mode}: {c.outcome}" for c in trial.comparisons]
     lines += resources(trial.candidate, trial.build, w, device)

@@ -9,8 +9,8 @@ from __future__ import annotations
 import math
 import random
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from kernelwright.families.family import DeviceFacts, Family
@@ -19,6 +19,7 @@ from kernelwright.records import Candidate, Outcome, Trial, Workload
 
 if TYPE_CHECKING:
     from kernelwright.archive import Archive
+    from kernelwright.targets.target import Peaks
 
 
 class MissingExtra(ImportError):
@@ -37,8 +38,8 @@ class Context:
 
     archive: Archive | None = None
     """For kernels of other Workloads."""
-    peaks: Mapping[str, Any] = field(default_factory=dict)
-    """The device's roofline: the fields of `targets.target.Peaks`."""
+    peaks: Peaks | None = None
+    """The device's roofline."""
     deadline: float = math.inf
     """When the search ends, of `time.monotonic`: nothing is waited for any longer."""
 
