@@ -74,8 +74,8 @@ def words(text: str) -> list[str]:
 
 @lru_cache(maxsize=1)
 def own_passages() -> tuple[Passage, ...]:
-    """Of the docs on verification and timing, of the device headers and the CPU families' headers that come with this installation. The device
-    headers' README is in every prompt for a GPU anyway."""
+    """Of the docs on verification and timing, of the device headers and the CPU families' headers that come with this installation. The
+    device headers' README is in every prompt for a GPU anyway."""
     # in a checkout the docs lie beside src/; in a wheel, inside the package
     docs = next((d for d in (_PACKAGE / "docs", _PACKAGE.parents[1] / "docs") if d.is_dir()), None)
     found: list[Passage] = []
