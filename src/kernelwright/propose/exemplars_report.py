@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import math
-import re
-import shutil
-import subprocess
-from collections import Counter
 from pathlib import Path
 
 from kernelwright.families.family import DeviceFacts
 from kernelwright.plan import PlanError, evaluate
 from kernelwright.problems import problem_of
 from kernelwright.records import Build, Candidate, KernelResources, Trial, Workload
+from kernelwright.targets.sass import sass_mix
 from kernelwright.targets.target import Peaks, TargetUnavailable
+from kernelwright.targets.x86 import vector_mix
 
 OPCODES = 30
 """Most frequent ones. A small kernel has about 25 in all, and its one load is among the rare ones."""
@@ -82,39 +80,8 @@ def instructions(build: Build | None, kind: str) -> dict[str, int]:
     """How often the most frequent opcodes stand in the artifact; empty where it is gone, or cannot be disassembled here."""
     if build is None or not build.artifact or not Path(build.artifact).is_file():
         return {}
-    if kind == "cpu":
-        return _vector_mix(build.artifact)
-    from kernelwright.targets.sass import sass_mix
-
+    mix = vector_mix if kind == "cpu" else sass_mix
     try:
-        return dict(list(sass_mix(build.artifact).items())[:OPCODES])
+        return dict(list(mix(build.artifact).items())[:OPCODES])
     except (TargetUnavailable, ValueError, OSError):
         return {}
-
-
-_X86 = re.compile(r"^\s*[0-9a-f]+:\s+([a-z]\w*)\s*(.*)$", re.MULTILINE)
-
-
-def _vector_mix(artifact: str) -> dict[str, int]:
-    """Of x86 code: instructions on 512-, 256- and 128-bit registers, fused multiply-adds, divisions and square roots, calls."""
-    tool = shutil.which("objdump")
-    if tool is None:
-        return {}
-    command = [tool, "-d", "--no-show-raw-insn", "--section=.text", artifact]
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=20)
-    except (OSError, subprocess.TimeoutExpired):
-        return {}
-    found: Counter[str] = Counter()
-    for op, operands in _X86.findall(done.stdout):
-        for register, what in (("%zmm", "512-bit"), ("%ymm", "256-bit"), ("%xmm", "128-bit or scalar")):
-            if register in operands:
-                found[f"{what} floating-point or vector"] += 1
-                break
-        for part, what in (("fmadd", "fused multiply-add"), ("fnmadd", "fused multiply-add"), ("div", "divide"), ("sqrt", "square root")):
-            if part in op:
-                found[what] += 1
-                break
-        if op.startswith("call") and "<__cxa_" not in operands and "<deregister" not in operands:  # the loader's own
-            found[f"call {operands.split()[-1]}"[:60]] += 1
-    return dict(found.most_common(OPCODES))
