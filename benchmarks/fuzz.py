@@ -16,6 +16,7 @@ import io
 import json
 import os
 import random
+import re
 import resource
 import shlex
 import shutil
@@ -492,16 +493,14 @@ def _plans(made: _Made) -> Area:
 
 def _candidates(folder: Path, made: _Made) -> Area:
     from kernelwright.candidate_file import load
-    from kernelwright.families.family import DeviceFacts
 
     w = made.trials[0].workload
-    facts = DeviceFacts(target="cpu", name="x", sms=1, smem_per_block=0)
 
     def run(data: bytes) -> None:
         suffix, _, content = data.partition(b"\n")
         path = folder / ("candidate" + {b".cu": ".cu", b".cpp": ".cpp", b".py": ".py", b".json": ".json"}.get(suffix, ".txt"))
         path.write_bytes(content)
-        found = load(path, w, "cuda:sm_90" if suffix == b".cu" else "cpu", facts)
+        found = load(path, w, "cuda:sm_90" if suffix == b".cu" else "cpu")
         _check(found.from_json(found.to_json()) == found, "a candidate that was read is another after it was written")
 
     examples = [f".{f.suffix[1:]}\n".encode() + f.read_bytes() for f in sorted((ROOT / "examples").glob("matmul.*"))]
@@ -806,7 +805,10 @@ def _imports(folder: Path, made: _Made) -> Area:
 
 
 def _environments(folder: Path) -> Area:
-    from kernelwright.settings import VARIABLES, settings, writable
+    from kernelwright import settings as module
+    from kernelwright.settings import settings, writable
+
+    variables = sorted(set(re.findall("KERNELWRIGHT_[A-Z_]*[A-Z]", Path(module.__file__).read_text())))
 
     def run(data: bytes) -> None:
         env = json.loads(data)
@@ -817,11 +819,11 @@ def _environments(folder: Path) -> Area:
         if str(found.home).startswith(str(folder)) and len(str(found.home)) < 3000:
             writable(found.home)
 
-    seeds = [json.dumps({v.name: "1"}).encode() for v in VARIABLES] + [
+    seeds = [json.dumps({name: "1"}).encode() for name in variables] + [
         json.dumps({"KERNELWRIGHT_HOME": str(folder / "h")}).encode(),
         b'{"XDG_CACHE_HOME": "~x"}',
     ]
-    words = [v.name.encode() for v in VARIABLES] + [
+    words = [name.encode() for name in variables] + [
         b"~nobody/x",
         b"~",
         b"\0",

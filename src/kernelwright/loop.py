@@ -7,6 +7,8 @@ import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
+import msgspec
+
 from kernelwright import propose, rivals
 from kernelwright.archive import Archive
 from kernelwright.evaluate.evaluator import Evaluator
@@ -18,7 +20,7 @@ from kernelwright.problems import resolve
 from kernelwright.records import MODES, Candidate, Trial, Workload
 from kernelwright.settings import settings
 from kernelwright.targets import usable
-from kernelwright.targets.target import Target
+from kernelwright.targets.target import Peaks, Target
 
 
 class NothingToTry(ValueError):
@@ -114,7 +116,7 @@ def optimize(
         history = [t for t in (archive.trials(workload=w) if resume else ()) if t.environment.comparable(environment)]
         trials, limit = reward.counted(history), reward.ceiling(history)
         deadline = time.monotonic() + budget.seconds
-        context = propose.Context(archive, peaks, deadline)
+        context = propose.Context(archive, msgspec.convert(peaks, Peaks), deadline)
         searcher = propose.make(proposer, w, families, device, seed=seed, history=trials, context=context)
         screen = screen_job(w, target.name, anchor)
         profiler = Profiler(target.name) if searcher.reads_counters else None

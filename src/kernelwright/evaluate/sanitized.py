@@ -22,7 +22,6 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from kernelwright.evaluate.drawn import contiguous_names
 from kernelwright.evaluate.watched import SAID, Request, Watched, watch
 from kernelwright.records import DTYPES, Outcome, Record, Verdict
 from kernelwright.targets.target import Bound, CandidateFault, Device, DeviceLost
@@ -168,7 +167,7 @@ def _run_kernel(device: Device, kernel: Watched, sms: int, rng: torch.Generator)
                 tensors[spec.name].copy_(inputs[spec.name])
             else:
                 flat.fill_(0xFF)
-        contender = device.load(kernel.candidate, kernel.build, w, [Bound(tensors=tensors, names=contiguous_names(w, sms))])
+        contender = device.load(kernel.candidate, kernel.build, w, [Bound(tensors=tensors, names=problem.names(w, sms))])
         try:
             contender.run(0)
             outputs = {spec.name: tensors[spec.name].cpu() for spec in problem.tensors(w) if spec.role == "out"}

@@ -51,14 +51,6 @@ class Limits:
     noise: bool
 
 
-def roofline_us(problem: Problem, w: Workload, mode: str, peaks: Peaks) -> float:
-    """No implementation can be faster than this: microseconds."""
-    cost = problem.cost(w)
-    bandwidth = peaks.bandwidth_cold if mode in COLD_MODES else peaks.bandwidth_warm
-    flops = peaks.flops.get(cost.unit, max(peaks.flops.values()))
-    return 1e6 * max(cost.flops / flops, cost.bytes / bandwidth)
-
-
 def measure(
     problem: Problem,
     w: Workload,
@@ -165,7 +157,7 @@ def _turn(problem: Problem, w: Workload, buffers: Buffers, e: Entrant, samples: 
     if math.isnan(value):
         samples.append(math.nan)
         return
-    floor = roofline_us(problem, w, mode, peaks)
+    floor, _ = peaks.floor(problem.cost(w), mode)
     if value < floor and not e.trusted:
         raise CandidateFault(
             Outcome.CHEAT, f"{value:.3g} us in mode {mode} is below the physical limit of {floor:.3g} us for this Workload"

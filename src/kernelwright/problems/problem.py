@@ -13,6 +13,7 @@ from typing import ClassVar, Literal
 
 import torch
 
+from kernelwright.plan import Names
 from kernelwright.records import Workload
 
 Tensors = dict[str, torch.Tensor]
@@ -42,6 +43,10 @@ class TensorSpec:
     @property
     def numel(self) -> int:
         return math.prod(self.shape)
+
+    def names(self, row_stride: int, align: int) -> dict[str, int]:
+        """What a plan's expressions may name of it (`plan.py`)."""
+        return {f"ld_{self.name}": row_stride, f"numel_{self.name}": self.numel, f"align_{self.name}": align}
 
 
 @dataclass(frozen=True)
@@ -76,6 +81,13 @@ class Problem(ABC):
     @abstractmethod
     def tensors(self, w: Workload) -> tuple[TensorSpec, ...]:
         """Buffers in the order of the candidate's interface: inputs, then outputs."""
+
+    def names(self, w: Workload, sms: int) -> Names:
+        """What a plan's expressions may name, on buffers without padding."""
+        found = Names({**w.axes, "sms": sms})
+        for spec in self.tensors(w):
+            found |= spec.names(spec.shape[-1] if spec.shape else 1, 256)
+        return found
 
     @abstractmethod
     def cases(self, w: Workload) -> tuple[Case, ...]:

@@ -12,12 +12,15 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import msgspec
 
 from kernelwright.families.family import DeviceFacts
 from kernelwright.records import COLD_MODES, Build, Candidate, Environment, Outcome, Workload
+
+if TYPE_CHECKING:
+    from kernelwright.problems.problem import Cost
 
 
 class CandidateFault(Exception):
@@ -46,6 +49,13 @@ class Peaks(msgspec.Struct, frozen=True, kw_only=True):
     measured_flops: dict[str, float] = {}
     """What a large library product reached, for `percent of peak` in reports."""
     measured_bandwidth: float = 0.0
+
+    def floor(self, cost: Cost, mode: str) -> tuple[float, str]:
+        """Microseconds that no implementation can beat in a timing mode, and which limit says so: `memory` or `arithmetic`."""
+        bandwidth = self.bandwidth_cold if mode in COLD_MODES else self.bandwidth_warm
+        flops = self.flops.get(cost.unit, max(self.flops.values()))
+        seconds, limit = max((cost.bytes / bandwidth, "memory"), (cost.flops / flops, "arithmetic"))
+        return 1e6 * seconds, limit
 
 
 class Target(ABC):
