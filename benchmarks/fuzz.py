@@ -601,7 +601,7 @@ def _problem_files(folder: Path) -> Area:
 
     from kernelwright.problems import problem_of
     from kernelwright.problems.kernelbench import load
-    from kernelwright.problems.shrink import constants
+    from kernelwright.problems.kernelbench_shrink import constants
 
     path = folder / "fuzzed.py"
 

@@ -17,9 +17,9 @@ from typing import Literal
 import torch
 
 from kernelwright.problems import KERNELBENCH, ProblemError, problem_of
-from kernelwright.problems.entropy import rank, repetition
+from kernelwright.problems.kernelbench_shrink import Shrunk, halved, load, shrunk
 from kernelwright.problems.problem import Case, Problem, Tensors
-from kernelwright.problems.shrink import Shrunk, halved, load, shrunk
+from kernelwright.problems.redundancy import rank, repetition
 from kernelwright.records import DTYPES, Workload
 
 Severity = Literal["error", "warning", "note"]
@@ -27,7 +27,7 @@ ALLCLOSE = {"fp32": (1e-4, 1e-2), "fp16": (1e-2,), "bf16": (1e-2,)}
 """Absolute and relative tolerance of other harnesses by dtype: KernelBench's, and the 1e-2 that its first versions and CUDA-L1 use for
 fp32 as well."""
 BEARABLE = 32.0
-"""Times what `shrink` aims at: 2^25 elements, of which float64 copies take 2 GB and a lint half a minute."""
+"""Times what `shrunk` aims at: 2^25 elements, of which float64 copies take 2 GB and a lint half a minute."""
 ENOUGH_ROWS = 128
 """Our own problems treat rows alike: M, N and rows are cut to this."""
 LOW_VARIANCE = 0.01
@@ -112,7 +112,7 @@ def _lint(w: Workload, device: str, seed: int, memory: float) -> Iterator[Findin
             yield Finding("unusable", "", str(error))
             return
         yield Finding("random-output", "", str(error))
-        from kernelwright.problems.repair import without_dropout
+        from kernelwright.problems.kernelbench_repair import without_dropout
 
         cut = shrunk(without_dropout(w))
         problem = problem_of(cut.w)
@@ -232,7 +232,7 @@ class _Linter:
         others = self._draw(case)
         yield from self._wrong_outputs(judge, reference, inputs, others)
         yield from _shape_of_outputs(reference)
-        yield from _entropy(inputs, others, {s.name for s in self.problem.tensors(self.w)})
+        yield from _redundancy(inputs, others, {s.name for s in self.problem.tensors(self.w)})
 
     def as_written(self, cut: Shrunk) -> Iterator[Finding]:
         """A KernelBench file's own inputs and parameters under allclose, the tolerance that its dtype is judged by first; what the strict
@@ -390,7 +390,7 @@ def _shape_of_outputs(reference: Tensors) -> Iterator[_Fault]:
             yield _Fault("saturated", name, f"{share:.0%} of {name} are {value:g}", {"share": share, "value": value})
 
 
-def _entropy(inputs: Tensors, others: Tensors, wanted: Iterable[str]) -> Iterator[_Fault]:
+def _redundancy(inputs: Tensors, others: Tensors, wanted: Iterable[str]) -> Iterator[_Fault]:
     for name, x in inputs.items():
         if name not in wanted or x.numel() < 16:
             continue
