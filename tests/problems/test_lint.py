@@ -12,11 +12,11 @@ from typer.testing import CliRunner
 from kernelwright.cli import app
 from kernelwright.problems import resolve
 from kernelwright.problems.chains import CHAINS
-from kernelwright.problems.entropy import rank, repetition
 from kernelwright.problems.kernelbench import read
+from kernelwright.problems.kernelbench_repair import repair
+from kernelwright.problems.kernelbench_shrink import constants, extent, shrunk
 from kernelwright.problems.lint import RULES, Finding, lint
-from kernelwright.problems.repair import repair
-from kernelwright.problems.shrink import constants, extent, shrunk
+from kernelwright.problems.redundancy import rank, repetition
 
 FAULTY = Path(__file__).parent / "faulty"
 FILE = """

@@ -30,6 +30,9 @@ DTYPE_NAMES = {theirs: ours for ours, theirs in TORCH_DTYPES.items()}
 UNIT_ROUNDOFF = {"fp16": 2.0**-11, "bf16": 2.0**-8, "fp32": 2.0**-24}
 """Largest relative error of one rounding to nearest."""
 
+VENDOR_FACTOR = 2.0
+"""A candidate's relative Frobenius error may be at most this many times the vendor library's own (facts: docs/verification.md)."""
+
 
 @dataclass(frozen=True)
 class TensorSpec:
