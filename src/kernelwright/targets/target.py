@@ -149,7 +149,7 @@ class Contender(ABC):
     """Something loaded that can be run on its sets of buffers and clocked."""
 
     @functools.cached_property
-    def _launches(self) -> dict[str, int]:
+    def _of_a_sample(self) -> dict[str, int]:
         return {}
 
     in_place: bool = True
@@ -181,10 +181,10 @@ class Contender(ABC):
     def launches_of(self, mode: str) -> int:
         """Launches of a sample: long enough for the clock, short enough for many rounds. Found out once, so that a rival keeps it from
         candidate to candidate."""
-        if mode not in self._launches:
+        if mode not in self._of_a_sample:
             once = min((v for v in (self.estimate(mode) for _ in range(2)) if not math.isnan(v)), default=1e6)
-            self._launches[mode] = self.launches_for(mode, once)
-        return self._launches[mode]
+            self._of_a_sample[mode] = self.launches_for(mode, once)
+        return self._of_a_sample[mode]
 
     def launches_for(self, mode: str, once_us: float) -> int:
         """Launches of one sample, given that one launch takes `once_us`: 2 ms of work, but at most 20 launches (as many as a set of cold
