@@ -110,23 +110,25 @@ def _lint(w: Workload, device: str, seed: int, memory: float) -> Iterator[Findin
         yield Finding("too-large", "", text, "warning", {"elements": cut.extent.elements, "flops": cut.extent.flops})
         return
     try:
-        problem = problem_of(cut.w)
-    except ProblemError as error:
-        if not isinstance(error, RandomOutput):
-            yield Finding("unusable", "", str(error))
-            return
-        yield Finding("random-output", "", str(error))
-        from kernelwright.problems.kernelbench_repair import without_dropout
+        try:
+            problem = problem_of(cut.w)
+        except RandomOutput as error:
+            yield Finding("random-output", "", str(error))
+            from kernelwright.problems.kernelbench_repair import without_dropout
 
-        cut = shrunk(without_dropout(w))
-        problem = problem_of(cut.w)
+            cut = shrunk(without_dropout(w))
+            problem = problem_of(cut.w)
+    except ProblemError as error:
+        yield Finding("unusable", "", str(error))
+        return
     linter = _Linter(problem, cut.w, device, seed)
     try:
         found = {(f.rule, f.tensor): f for f in linter.findings()}
         # an error says more than the warning of the same; a case that catches it, less
         written = {(f.rule, f.tensor): f for f in linter.as_written(cut)}
     except _USERS_FAULT as error:
-        yield Finding("unusable", "", f"its forward raises {type(error).__name__} on some inputs: {str(error).strip().splitlines()[:1]}")
+        why = next(iter(str(error).strip().splitlines()), "no reason given")
+        yield Finding("unusable", "", f"its forward raises {type(error).__name__} on some inputs: {why}")
         return
     yield from (written | {k: f for k, f in found.items() if f.severity == "error" or k not in written}).values()
 
