@@ -14,6 +14,7 @@ from kernelwright.evaluate.watched import Request, Watched
 from kernelwright.problems import problem_of
 from kernelwright.records import Build, Candidate, Outcome, Verdict, Workload
 from kernelwright.runtime.pack import Entry, Pack
+from kernelwright.targets.sass import sass_mix
 from kernelwright.targets.target import Target, TargetUnavailable
 
 RANDOM_RUNGS = ("exact", "normal", "repeat")
@@ -169,7 +170,7 @@ class Auditor:
         assert audit.artifact is not None
         try:
             ((_, built),) = self.evaluator.builder.builds([audit.buildable])
-            found = machine_code.inspect(audit.candidate, built, audit.artifact)
+            found = machine_code.inspect(audit.candidate, built, sass_mix(audit.artifact))
         except (TargetUnavailable, ValueError) as error:
             return [Tool(name="machine code", evidence=f"not run: {error}")]
         if found.faults:
