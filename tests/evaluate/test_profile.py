@@ -90,10 +90,10 @@ def test_without_a_gpu_or_the_tool_it_says_so(monkeypatch, tmp_path):
 
 def test_the_watched_process_runs_the_kernel_on_whatever_target(monkeypatch):
     """On the fake target: inputs are generated, buffers bound, the kernel run once."""
-    from kernelwright.targets import fake
+    from kernelwright.targets import fake_device
 
     seen = []
-    monkeypatch.setattr(fake._Scripted, "run", lambda self, index=0: seen.append(sorted(self._sets[index].tensors)))
+    monkeypatch.setattr(fake_device._Scripted, "run", lambda self, index=0: seen.append(sorted(self._sets[index].tensors)))
     candidate = Candidate(kind="fake", source="{}", origin=Origin(kind="script"))
     build = Build(key="k", artifact="/x", compiler="c", arch="fake")
     run(Request(target="fake", kernels=(Watched(candidate=candidate, build=build, workloads=(resolve("gemm:8x8x8:fp32"),)),)))

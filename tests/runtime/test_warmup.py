@@ -15,8 +15,8 @@ from kernelwright.problems import resolve
 from kernelwright.records import Environment
 from kernelwright.runtime import api, engine, pack, pins, warmup
 from kernelwright.runtime.dispatch import Choice
-from kernelwright.targets import fake, target
-from kernelwright.targets.fake import RIVAL_US, FakeDevice
+from kernelwright.targets import fake_device, target
+from kernelwright.targets.fake_device import RIVAL_US, FakeDevice
 from kernelwright.targets.target import TargetUnavailable
 from made_up import made_up_pack, scripted
 
@@ -79,7 +79,7 @@ def test_a_wrong_kernel_is_not_pinned_however_fast(used, broken):
 
 def test_on_a_busy_host_nothing_is_pinned(used, monkeypatch):
     used(("gemm:8x8x8:fp16:nn", FAST))
-    monkeypatch.setattr(fake._Clock, "sample", lambda self, mode, launches: (math.nan, launches))
+    monkeypatch.setattr(fake_device._Clock, "sample", lambda self, mode, launches: (math.nan, launches))
     with pytest.warns(RuntimeWarning, match="gemm:16x16x16:fp16:nn was not measured: the host was too busy"):
         (choice,) = kw.warmup([(16, 16, 16)])
     assert choice.source != "pinned"
