@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from collections.abc import Iterator
 
 import pytest
@@ -50,3 +52,10 @@ def test_a_killed_compiler_is_blamed_on_its_candidate_alone(builder):
     assert outcomes == ["built", Outcome.COMPILE_ERROR, "built", "built"]
     ((_, after),) = builder.builds([scripted(us=4)])
     assert isinstance(after, Build)
+
+
+@pytest.mark.parametrize("name", ["cpu", "cuda:sm_90", "fake"])
+def test_a_compiling_process_does_without_torch(name):
+    """Its import takes longer than most compilations, and each search starts such a process for every core."""
+    code = f"import sys, kernelwright.evaluate.build as b; b.target_of({name!r}).kind; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code]).returncode == 0

@@ -13,7 +13,7 @@ from kernelwright.evaluate.jobs import ALL_RUNGS, SCREEN_RUNGS, Entry, Job
 from kernelwright.evaluate.judge import Judge
 from kernelwright.problems import resolve
 from kernelwright.records import Candidate, Origin, Outcome
-from kernelwright.targets.fake import FakeDevice, _Scripted
+from kernelwright.targets.fake_device import FakeDevice, _Scripted
 
 W = resolve("gemm:16x16x16:fp32")
 

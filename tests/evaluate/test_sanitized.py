@@ -17,7 +17,8 @@ from kernelwright.evaluate import audit, sanitized
 from kernelwright.evaluate.audit import Extent, verify_pack
 from kernelwright.evaluate.build import build
 from kernelwright.evaluate.evaluator import Evaluator
-from kernelwright.evaluate.sanitized import SAID, Request, Sanitizer, Watched
+from kernelwright.evaluate.sanitized import Sanitizer
+from kernelwright.evaluate.watched import SAID, Request, Watched, find_tool
 from kernelwright.problems import resolve
 from kernelwright.records import Build, Outcome, Verdict
 from kernelwright.targets import target
@@ -206,7 +207,7 @@ def test_a_stopped_tool_leaves_no_process(tmp_path):
 
 def test_where_the_tool_is_missing_nothing_is_counted_as_passed(tmp_path, monkeypatch):
     """The CUDA path of an audit, on a kernel that runs here: only what is said of the tools is looked at."""
-    monkeypatch.setattr(sanitized, "sanitizer", lambda: None)
+    monkeypatch.setattr(audit, "find_tool", lambda name: None)
     cuda = type("Cuda", (), {"kind": "cuda"})()
     assert audit._tools(cuda, Extent())[0] is None  # pyright: ignore[reportArgumentType]
     assert "neither on PATH" in audit._tools(cuda, Extent())[1]["memcheck"]  # pyright: ignore[reportArgumentType]
@@ -216,7 +217,7 @@ def test_where_the_tool_is_missing_nothing_is_counted_as_passed(tmp_path, monkey
 def test_the_tool_is_found_on_path(tmp_path, monkeypatch):
     path = tool(tmp_path, "exit 0")
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
-    assert sanitized.sanitizer() == path
+    assert find_tool("compute-sanitizer") == path
 
 
 def test_findings_of_the_tools_fail_the_kernel_of_a_pack(tmp_path, monkeypatch):

@@ -34,11 +34,6 @@ class Shape:
     """Elements by which each tensor starts off its 256-byte boundary."""
 
 
-def names_of(spec: TensorSpec, row_stride: int, align: int) -> dict[str, int]:
-    """What a plan's expressions may name of a tensor (`plan.py`)."""
-    return {f"ld_{spec.name}": row_stride, f"numel_{spec.name}": spec.numel, f"align_{spec.name}": align}
-
-
 class Buffers:
     """`sets` copies of a Workload's tensors in one allocation of the device."""
 
@@ -80,7 +75,7 @@ class Buffers:
                 strides[axis] = row_stride if axis == len(spec.shape) - 2 else strides[axis + 1] * spec.shape[axis + 1]
             tensors[spec.name] = usable.view(dtype).as_strided(spec.shape, strides)
             address = tensors[spec.name].data_ptr() if spec.numel else 256
-            names |= names_of(spec, row_stride, min(256, address & -address))
+            names |= spec.names(row_stride, min(256, address & -address))
         # sets are alike but for their addresses: they share one dictionary where its values agree
         if self.bounds and self.bounds[0].names == names:
             return Bound(tensors=tensors, names=self.bounds[0].names)

@@ -18,7 +18,7 @@ import numpy as np
 import torch
 
 from kernelwright.evaluate.buffers import Buffers
-from kernelwright.evaluate.stats import converged, ratio_interval
+from kernelwright.evaluate.stats import LEAST_ROUNDS, comparison, converged, noise_floor, ratio_interval
 from kernelwright.evaluate.verify import Expected, Judged, compare, expect
 from kernelwright.problems.problem import Problem
 from kernelwright.records import COLD_MODES, Comparison, Outcome, Timing, Workload
@@ -49,14 +49,6 @@ class Limits:
     seconds: float
     tolerance: float
     noise: bool
-
-
-def roofline_us(problem: Problem, w: Workload, mode: str, peaks: Peaks) -> float:
-    """No implementation can be faster than this: microseconds."""
-    cost = problem.cost(w)
-    bandwidth = peaks.bandwidth_cold if mode in COLD_MODES else peaks.bandwidth_warm
-    flops = peaks.flops.get(cost.unit, max(peaks.flops.values()))
-    return 1e6 * max(cost.flops / flops, cost.bytes / bandwidth)
 
 
 def measure(
@@ -127,12 +119,7 @@ def _guarded(e: Entrant, action: Callable[[], None]) -> None:
 
 
 def _calibrate(e: Entrant, mode: str) -> None:
-    """Chooses launches per sample: long enough for the clock, short enough for many rounds."""
-    known = e.contender.launches
-    if mode not in known:
-        once = min((v for v in (e.contender.estimate(mode) for _ in range(2)) if not math.isnan(v)), default=1e6)
-        known[mode] = e.contender.launches_for(mode, once)
-    e.launches = known[mode]
+    e.launches = e.contender.launches_of(mode)
 
 
 class _Spot:
@@ -170,7 +157,7 @@ def _turn(problem: Problem, w: Workload, buffers: Buffers, e: Entrant, samples: 
     if math.isnan(value):
         samples.append(math.nan)
         return
-    floor = roofline_us(problem, w, mode, peaks)
+    floor, _ = peaks.floor(problem.cost(w), mode)
     if value < floor and not e.trusted:
         raise CandidateFault(
             Outcome.CHEAT, f"{value:.3g} us in mode {mode} is below the physical limit of {floor:.3g} us for this Workload"
@@ -200,7 +187,7 @@ def _converged(candidates: list[Entrant], rivals: list[Entrant], tolerance: floa
     if not pairs:
         return False
     ratios = _ratios(*pairs[0])
-    if len(ratios) < 3:
+    if len(ratios) < LEAST_ROUNDS:
         return False
     median, low, high = ratio_interval(ratios)
     return converged(low, high, median, tolerance)
@@ -225,29 +212,12 @@ def _summary(
             dropped=e.dropped,
             stopped=stopped,
         )
-    noise_low = noise_high = 1.0
-    if again and candidates and candidates[0].fault is None:
-        same = _ratios(candidates[0], again)
-        if len(same) >= 3:
-            _, noise_low, noise_high = ratio_interval(same)
+    noise = noise_floor(_ratios(candidates[0], again)) if again and candidates and candidates[0].fault is None else (1.0, 1.0)
     comparisons: dict[tuple[str, str], Comparison] = {}
     for c in candidates:
         for r in rivals:
-            if c.label not in timings or r.label not in timings:
-                continue
-            ratios = _ratios(c, r)
-            if len(ratios) < 3:
-                continue
-            median, low, high = ratio_interval(ratios)
-            comparisons[c.label, r.label] = Comparison(
-                rival=r.label,
-                mode=mode,
-                ratio=median,
-                low=low,
-                high=high,
-                rival_us=timings[r.label].median,
-                noise_low=noise_low,
-                noise_high=noise_high,
-                rounds=len(ratios),
-            )
+            if c.label in timings and r.label in timings:
+                found = comparison(r.label, mode, _ratios(c, r), timings[r.label].median, noise)
+                if found is not None:
+                    comparisons[c.label, r.label] = found
     return timings, comparisons

@@ -15,12 +15,9 @@ import torch
 
 from kernelwright.evaluate.buffers import Buffers, Shape
 from kernelwright.evaluate.jobs import SCREEN_RUNGS
-from kernelwright.problems.problem import Case, Problem, Tensors
+from kernelwright.problems.problem import VENDOR_FACTOR, Case, Problem, Tensors
 from kernelwright.records import Check, Outcome, Workload
 from kernelwright.targets.target import CandidateFault, Contender, DeviceLost
-
-VENDOR_FACTOR = 2.0
-"""A candidate's relative Frobenius error may be at most this many times the vendor library's own (facts: docs/verification.md)."""
 
 Loader = Callable[[Workload, Buffers], Contender]
 """Loads the candidate for a Workload on its buffers; raises CandidateFault."""

@@ -33,12 +33,11 @@ from kernelwright.problems.builder import LoweringError
 from kernelwright.problems.chains import program_flops
 from kernelwright.problems.draws import place
 from kernelwright.problems.lower import Input, lower
-from kernelwright.problems.problem import TORCH_DTYPES, Case, Cost, Problem, Tensors, TensorSpec
+from kernelwright.problems.problem import DTYPE_NAMES, TORCH_DTYPES, Case, Cost, Problem, Tensors, TensorSpec
 from kernelwright.problems.rounding import error_scale
 from kernelwright.problems.rowprogram import RowProgram
 from kernelwright.records import DTYPES, Workload
 
-_DTYPE_NAMES = {v: k for k, v in TORCH_DTYPES.items()}
 _WRITTEN_BY_TRAINING = ("running_mean", "running_var", "num_batches_tracked")
 
 
@@ -181,9 +180,9 @@ class KernelBench(Problem):
     def _stored(self, x: torch.Tensor, what: str) -> str:
         if x.is_floating_point():
             return self.dtype
-        if x.dtype not in _DTYPE_NAMES:
+        if x.dtype not in DTYPE_NAMES:
             raise ProblemError(f"{self.file}: {what} is {str(x.dtype).removeprefix('torch.')}; use floating point, int32 or int64")
-        return _DTYPE_NAMES[x.dtype]
+        return DTYPE_NAMES[x.dtype]
 
     def _state(self) -> dict[str, torch.Tensor]:
         """Parameters and buffers that forward may read, by dotted path."""

@@ -13,6 +13,7 @@ from typing import ClassVar, Literal
 
 import torch
 
+from kernelwright.plan import Names
 from kernelwright.records import Workload
 
 Tensors = dict[str, torch.Tensor]
@@ -29,6 +30,9 @@ DTYPE_NAMES = {theirs: ours for ours, theirs in TORCH_DTYPES.items()}
 UNIT_ROUNDOFF = {"fp16": 2.0**-11, "bf16": 2.0**-8, "fp32": 2.0**-24}
 """Largest relative error of one rounding to nearest."""
 
+VENDOR_FACTOR = 2.0
+"""A candidate's relative Frobenius error may be at most this many times the vendor library's own (facts: docs/verification.md)."""
+
 
 @dataclass(frozen=True)
 class TensorSpec:
@@ -42,6 +46,10 @@ class TensorSpec:
     @property
     def numel(self) -> int:
         return math.prod(self.shape)
+
+    def names(self, row_stride: int, align: int) -> dict[str, int]:
+        """What a plan's expressions may name of it (`plan.py`)."""
+        return {f"ld_{self.name}": row_stride, f"numel_{self.name}": self.numel, f"align_{self.name}": align}
 
 
 @dataclass(frozen=True)
@@ -76,6 +84,13 @@ class Problem(ABC):
     @abstractmethod
     def tensors(self, w: Workload) -> tuple[TensorSpec, ...]:
         """Buffers in the order of the candidate's interface: inputs, then outputs."""
+
+    def names(self, w: Workload, sms: int) -> Names:
+        """What a plan's expressions may name, on buffers without padding."""
+        found = Names({**w.axes, "sms": sms})
+        for spec in self.tensors(w):
+            found |= spec.names(spec.shape[-1] if spec.shape else 1, 256)
+        return found
 
     @abstractmethod
     def cases(self, w: Workload) -> tuple[Case, ...]:

@@ -7,16 +7,20 @@ it lives in a judge process of its own (`evaluate.judge`), never in the user's, 
 from __future__ import annotations
 
 import functools
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import msgspec
 
 from kernelwright.families.family import DeviceFacts
 from kernelwright.records import COLD_MODES, Build, Candidate, Environment, Outcome, Workload
+
+if TYPE_CHECKING:
+    from kernelwright.problems.problem import Cost
 
 
 class CandidateFault(Exception):
@@ -45,6 +49,13 @@ class Peaks(msgspec.Struct, frozen=True, kw_only=True):
     measured_flops: dict[str, float] = {}
     """What a large library product reached, for `percent of peak` in reports."""
     measured_bandwidth: float = 0.0
+
+    def floor(self, cost: Cost, mode: str) -> tuple[float, str]:
+        """Microseconds that no implementation can beat in a timing mode, and which limit says so: `memory` or `arithmetic`."""
+        bandwidth = self.bandwidth_cold if mode in COLD_MODES else self.bandwidth_warm
+        flops = self.flops.get(cost.unit, max(self.flops.values()))
+        seconds, limit = max((cost.bytes / bandwidth, "memory"), (cost.flops / flops, "arithmetic"))
+        return 1e6 * seconds, limit
 
 
 class Target(ABC):
@@ -138,8 +149,7 @@ class Contender(ABC):
     """Something loaded that can be run on its sets of buffers and clocked."""
 
     @functools.cached_property
-    def launches(self) -> dict[str, int]:
-        """Launches of a sample by timing mode, once that was found out: a rival keeps it from candidate to candidate."""
+    def _of_a_sample(self) -> dict[str, int]:
         return {}
 
     in_place: bool = True
@@ -167,6 +177,14 @@ class Contender(ABC):
     def estimate(self, mode: str) -> float:
         """Roughly the microseconds of one launch, to choose how many a sample takes; NaN if that could not be told."""
         return self.sample(mode, 1)[0]
+
+    def launches_of(self, mode: str) -> int:
+        """Launches of a sample: long enough for the clock, short enough for many rounds. Found out once, so that a rival keeps it from
+        candidate to candidate."""
+        if mode not in self._of_a_sample:
+            once = min((v for v in (self.estimate(mode) for _ in range(2)) if not math.isnan(v)), default=1e6)
+            self._of_a_sample[mode] = self.launches_for(mode, once)
+        return self._of_a_sample[mode]
 
     def launches_for(self, mode: str, once_us: float) -> int:
         """Launches of one sample, given that one launch takes `once_us`: 2 ms of work, but at most 20 launches (as many as a set of cold
