@@ -50,7 +50,7 @@ class Gemm(Problem):
 
     def generate(self, w: Workload, case: Case, rng: torch.Generator, device: torch.device | str) -> Tensors:
         spec_a, spec_b = self.tensors(w)[:2]
-        a, b = (self._draw(w, case, spec.shape, rng, device) for spec in (spec_a, spec_b))
+        a, b = (self._draw(w, case, spec.shape, rng, device, is_a=spec is spec_a) for spec in (spec_a, spec_b))
         k_of_a, k_of_b = (1 if w.layout[0] == "n" else 0), (0 if w.layout[1] == "n" else 1)
         k = w.axes["K"]
         if case.rung == "exact" and k > (limit := self._largest_sum(w)):
@@ -62,6 +62,13 @@ class Gemm(Problem):
             half = k // 2
             a.narrow(k_of_a, half, half).copy_(-a.narrow(k_of_a, 0, half))
             b.narrow(k_of_b, half, half).copy_(b.narrow(k_of_b, 0, half))
+        elif case.name == "binary" and k >= 64 and a.numel() and b.numel() and w.accumulate == "fp32" and w.dtype != "fp32":
+            # twice what halves count up to stands in the accumulator over most of K: an odd sum added to it is lost there, exact in fp32
+            large = 2 * EXACT_LIMIT[w.dtype]
+            factor = 2 ** (large.bit_length() // 2)
+            for at, sign in ((int(torch.randint(k // 8, (), generator=rng, device=device)), 1), (k - 1, -1)):
+                a.select(k_of_a, at).fill_(sign * factor)
+                b.select(k_of_b, at).fill_(large // factor)
         elif case.name == "one-hot" and a.numel():
             # A selects rows of B: any addressing fault moves whole values
             a.zero_()
@@ -76,10 +83,14 @@ class Gemm(Problem):
                     t.view(-1)[at] = math.nan if case.name == "nan" else math.inf
         return {"a": a, "b": b}
 
-    def _draw(self, w: Workload, case: Case, shape: tuple[int, ...], rng: torch.Generator, device) -> torch.Tensor:
+    def _draw(self, w: Workload, case: Case, shape: tuple[int, ...], rng: torch.Generator, device, *, is_a: bool = False) -> torch.Tensor:
         dtype = TORCH_DTYPES[w.dtype]
         if case.name == "binary":
             return torch.randint(0, 2, shape, generator=rng, device=device).to(dtype)
+        if case.name == "ternary" and is_a:
+            # as many bits as keep the sums exact: operands that are cut to fewer on the way (TF32, fp8) give other sums
+            most = max(1, min(self._largest_sum(w) // max(1, w.axes["K"]), EXACT_LIMIT[w.dtype]))
+            return torch.randint(-most, most + 1, shape, generator=rng, device=device).to(dtype)
         if case.name == "ternary":
             return torch.randint(-1, 2, shape, generator=rng, device=device).to(dtype)
         if case.name == "integer":

@@ -115,6 +115,11 @@ class Problem(ABC):
     def variants(self, w: Workload) -> tuple[Workload, ...]:
         """Small Workloads for the `shapes` rung: tails on every axis, size 1, size 0, longer and shorter than any tile."""
 
+    def alterable(self, w: Workload) -> tuple[str, ...]:
+        """Inputs whose values may change places and stay inputs as `generate` could draw them; the default is all. Between timed launches
+        that is how they are made other ones."""
+        return tuple(s.name for s in self.tensors(w) if s.role == "in")
+
     def sample_rows(self, w: Workload, inputs: Tensors, outputs: Tensors) -> tuple[Tensors, Callable[[Tensors], Tensors]]:
         """A random part of the outputs, so that a check after each timed round costs little: the inputs that the part depends on, and
         what picks the part from outputs. The default is everything."""
