@@ -6,6 +6,7 @@ beyond it shows. Outputs are poisoned with the same byte, so an element left unw
 
 from __future__ import annotations
 
+import random
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
@@ -14,13 +15,13 @@ import torch
 from kernelwright.plan import Names
 from kernelwright.problems.problem import TORCH_DTYPES, Problem, Tensors, TensorSpec
 from kernelwright.records import DTYPES, Workload
-from kernelwright.targets.target import Bound, Device
+from kernelwright.targets.target import Bound, Device, alter
 
 GUARD = 4096
 """Bytes before and after each tensor: a 4 KiB page, more than any tile row of our kernels."""
 POISON = 0xFF
 _ALIGN = 256
-_INTEGERS = {2: torch.int16, 4: torch.int32, 8: torch.int64}
+INTEGERS = {2: torch.int16, 4: torch.int32, 8: torch.int64}
 """Integer type by element size: as integers, the poison is -1."""
 
 
@@ -37,6 +38,12 @@ class Shape:
 def names_of(spec: TensorSpec, row_stride: int, align: int) -> dict[str, int]:
     """What a plan's expressions may name of a tensor (`plan.py`)."""
     return {f"ld_{spec.name}": row_stride, f"numel_{spec.name}": spec.numel, f"align_{spec.name}": align}
+
+
+def integers(t: torch.Tensor) -> torch.Tensor:
+    """A contiguous tensor as integers of shape (rows, row length), in place."""
+    length = t.shape[-1] if t.dim() else 1
+    return t.view(-1, length).view(INTEGERS[t.element_size()])
 
 
 class Buffers:
@@ -61,10 +68,12 @@ class Buffers:
         self.set_bytes = _round_up(at, _ALIGN)
         self.flat = device.allocate(self.set_bytes * sets)
         self.flat.fill_(POISON)
+        stacked = {spec.name: self._stacked(spec, row_stride, start, sets) for spec, row_stride, start in self._extents}
+        self._outputs = [stacked[spec.name] for spec in self.specs if spec.role == "out"]
+        self._alterable = [stacked[name] for name in problem.alterable(w) if stacked[name].numel()]
         self.bounds: list[Bound] = []
         for index in range(sets):
             self.bounds.append(self._bind(index, sms))
-        self._outputs = [self._stacked(spec, row_stride, start, sets) for spec, row_stride, start in self._extents if spec.role == "out"]
 
     def _bind(self, index: int, sms: int) -> Bound:
         tensors: Tensors = {}
@@ -83,8 +92,8 @@ class Buffers:
             names |= names_of(spec, row_stride, min(256, address & -address))
         # sets are alike but for their addresses: they share one dictionary where its values agree
         if self.bounds and self.bounds[0].names == names:
-            return Bound(tensors=tensors, names=self.bounds[0].names)
-        return Bound(tensors=tensors, names=names)
+            names = self.bounds[0].names
+        return Bound(tensors=tensors, names=names, alterable=tuple(view[index] for view in self._alterable))
 
     def __len__(self) -> int:
         return len(self.bounds)
@@ -105,8 +114,21 @@ class Buffers:
         length = spec.shape[-1] if spec.shape else 1
         shape = (sets, spec.numel // length if length else 0, length)
         usable = self.flat[start:]
-        whole = usable[: usable.numel() // itemsize * itemsize].view(_INTEGERS[itemsize])
+        whole = usable[: usable.numel() // itemsize * itemsize].view(INTEGERS[itemsize])
         return whole.as_strided(shape, (self.set_bytes // itemsize, row_stride, 1))
+
+    def alter(self, rng: random.Random) -> bool:
+        """Other inputs in all sets, at little cost; False where the problem does not allow that its values change places."""
+        alter(self._alterable, rng)
+        return bool(self._alterable)
+
+    def untouched(self, first: int) -> bool:
+        """Whether the outputs of the sets from `first` on hold nothing but poison."""
+        return all(bool((tensor[first:] == -1).all()) for tensor in self._outputs)
+
+    def touch(self, sets: int) -> None:
+        """Reads the first so many sets."""
+        self.flat[: sets * self.set_bytes].view(torch.int64).max()
 
     def poison(self) -> None:
         """Poisons the outputs of all sets; guard bands are left alone."""

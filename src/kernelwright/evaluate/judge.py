@@ -25,7 +25,7 @@ from kernelwright.evaluate.timing import Entrant, Limits, measure
 from kernelwright.evaluate.verify import Ladder
 from kernelwright.problems import problem_of
 from kernelwright.problems.problem import Tensors
-from kernelwright.records import COLD_MODES, DTYPES, Candidate, Check, Comparison, Outcome, Timing, Verdict, Workload
+from kernelwright.records import DTYPES, Candidate, Check, Comparison, Outcome, Timing, Verdict, Workload
 from kernelwright.targets import usable
 from kernelwright.targets.processes import die_with_parent
 from kernelwright.targets.target import CandidateFault, Contender, Device, DeviceLost, TargetUnavailable
@@ -74,7 +74,7 @@ class Bench:
             self.fill()  # a rival's set-up may run or tune itself
             try:
                 runs, setup = rivals_package.load(name, self.w, self.buffers.bounds)
-                state.contender = self.device.load_trusted(runs, setup)
+                state.contender = self.device.load_trusted(runs, setup, self.buffers.bounds)
                 self.verify(state, None, SCREEN_RUNGS, note)
             except DeviceLost:
                 raise
@@ -134,7 +134,7 @@ class Judge:
     def _bench_for(self, job: Job) -> Bench:
         w = job.workload
         sets = 1
-        if not set(COLD_MODES).isdisjoint(job.modes):
+        if not set(self.device.sets_for).isdisjoint(job.modes):
             sets = self.device.cold_sets(sum(s.numel * DTYPES[s.dtype] for s in problem_of(w).tensors(w)))
         if self.bench is None or self.bench.w != w or self.bench.sets != sets:
             if self.bench is not None:

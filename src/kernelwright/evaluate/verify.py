@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import torch
 
-from kernelwright.evaluate.buffers import Buffers, Shape
+from kernelwright.evaluate.buffers import INTEGERS, Buffers, Shape
 from kernelwright.evaluate.jobs import SCREEN_RUNGS
 from kernelwright.problems.problem import Case, Problem, Tensors
 from kernelwright.records import Check, Outcome, Workload
@@ -162,7 +162,7 @@ class Ladder:
         # where inputs are finite: a NaN that a kernel computes from a NaN may have every bit set too
         unwritten = 0
         if case.rung != "adversarial":
-            unwritten = sum(int(found.sum()) for t in outputs.values() if bool((found := _poisoned(t)).any()))
+            unwritten = sum(int(found.sum()) for t in outputs.values() if bool((found := poisoned(t)).any()))
         if unwritten:
             judged = Judged(
                 False, math.inf, 0.0, None, f"{unwritten} elements hold the poison: not written, or computed from bytes outside the inputs"
@@ -193,7 +193,7 @@ class Ladder:
     def _memory(self, buffers: Buffers, contender: Contender, inputs: Tensors, *, rung: str, name: str) -> None:
         """Inputs unchanged, guard bands intact."""
         for key, value in inputs.items():
-            if not _same_bits(buffers.inputs()[key], value):
+            if not same_bits(buffers.inputs()[key], value):
                 self.checks.append(Check(rung="memory", case=name, passed=False, note=f"input {key} changed"))
                 raise CandidateFault(Outcome.INPUT_MUTATED, f"{rung} rung, {name} inputs: input {key} was changed by the run")
         trouble = buffers.disturbed() or contender.disturbed()
@@ -214,7 +214,7 @@ class Ladder:
             outputs = {k: v.clone() for k, v in buffers.outputs().items()}
             if first is None:
                 first = outputs
-            elif not all(_same_bits(first[k], outputs[k]) for k in first):
+            elif not all(same_bits(first[k], outputs[k]) for k in first):
                 self.checks.append(Check(rung="repeat", case=f"run {turn + 1}", passed=False))
                 raise CandidateFault(Outcome.NONDETERMINISTIC, f"run {turn + 1} of 4 on the same inputs gave other bits")
         self.checks.append(Check(rung="repeat", case="4 runs", passed=True))
@@ -261,12 +261,11 @@ class Ladder:
             contender.close()
 
 
-def _poisoned(t: torch.Tensor) -> torch.Tensor:
+def poisoned(t: torch.Tensor) -> torch.Tensor:
     """Where every bit is set."""
-    integer = {2: torch.int16, 4: torch.int32, 8: torch.int64}[t.element_size()]
-    return t.contiguous().view(integer) == -1
+    return t.contiguous().view(INTEGERS[t.element_size()]) == -1
 
 
-def _same_bits(a: torch.Tensor, b: torch.Tensor) -> bool:
-    integer = {2: torch.int16, 4: torch.int32, 8: torch.int64}[a.element_size()]
+def same_bits(a: torch.Tensor, b: torch.Tensor) -> bool:
+    integer = INTEGERS[a.element_size()]
     return torch.equal(a.contiguous().view(integer), b.contiguous().view(integer))

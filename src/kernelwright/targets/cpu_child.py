@@ -16,7 +16,7 @@ import torch
 
 from kernelwright.plan import evaluate
 from kernelwright.records import LaunchPlan, Outcome, ScalarArg, TensorArg, WorkspaceArg
-from kernelwright.targets.target import Bound, CandidateFault, Run
+from kernelwright.targets.target import Bound, CandidateFault, Run, alter
 
 _CTYPES = {"i32": ctypes.c_int32, "i64": ctypes.c_int64, "f32": ctypes.c_float}
 _GUARD = 4096
@@ -109,6 +109,7 @@ def serve(
     runs: Sequence[Run],
     setup: Callable[[], None] | None,
     flush: Callable[[], None],
+    alterable: Sequence[torch.Tensor],
     *,
     limited: bool,
 ) -> None:
@@ -136,7 +137,7 @@ def serve(
                 stores[request["set"]](calls[request["set"]]())
                 answer = {}
             else:
-                answer = _sample(request["mode"], request["launches"], calls, flush)
+                answer = _sample(request["mode"], request["launches"], calls, flush, alterable, request["seed"])
         except CandidateFault as fault:
             answer = {"fault": fault.outcome, "evidence": fault.evidence}
         except MemoryError:
@@ -160,19 +161,32 @@ def _limit() -> None:
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
 
 
-def _sample(mode: str, launches: int, calls: Sequence[Callable[[], Any]], flush: Callable[[], None]) -> dict[str, Any]:
-    """Clocks `launches` calls; a call during which the system took the core away is dropped."""
+def _sample(
+    mode: str,
+    launches: int,
+    calls: Sequence[Callable[[], Any]],
+    flush: Callable[[], None],
+    alterable: Sequence[torch.Tensor],
+    seed: int | None,
+) -> dict[str, Any]:
+    """Clocks `launches` calls; a call during which the system took the core away is dropped. With `seed` each call on the same set meets
+    other inputs."""
+    rng = random.Random(seed)
     clean: list[int] = []
     total = between = 0
     clock, usage, thread = time.perf_counter_ns, resource.getrusage, resource.RUSAGE_THREAD
     begun = clock()
     if mode == "device-cold":
         flush()
-    else:
+    elif seed is None or alterable:
         calls[0]()  # brings code and data back into the caches, and memory into the heap, that the other contenders have used meanwhile
     between += clock() - begun
     for i in range(launches):
         call = calls[i % len(calls)] if mode == "device-cold" else calls[0]
+        if seed is not None:
+            t = clock()
+            alter(alterable, rng)
+            between += clock() - t
         if mode == "host-server":
             pause = random.expovariate(1 / _SERVER_PAUSE)
             t = clock()

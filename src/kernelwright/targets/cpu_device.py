@@ -14,6 +14,7 @@ import math
 import mmap
 import os
 import platform
+import secrets
 import signal
 import socket
 import sys
@@ -27,12 +28,12 @@ import torch
 
 import kernelwright
 from kernelwright.plan import PlanError, unmet
-from kernelwright.records import Build, Candidate, Environment, Outcome, Workload
+from kernelwright.records import COLD_MODES, Build, Candidate, Environment, Outcome, Workload
 from kernelwright.settings import settings
 from kernelwright.targets import cpu
 from kernelwright.targets.cpu_child import Program, serve
 from kernelwright.targets.processes import die_with_parent, kill_group
-from kernelwright.targets.target import Bound, CandidateFault, Contender, Device, Peaks, Run
+from kernelwright.targets.target import Bound, CandidateFault, Contender, Device, Fresh, Peaks, Run
 
 RUN_SECONDS = 10.0
 SETUP_SECONDS = 300.0
@@ -104,7 +105,7 @@ class CpuDevice(Device):
 
             # the source runs only in the child: `setup` is called there, after the fork
             runs, setup = module_runs(candidate.source, w, sets)
-            return CpuContender(self, len(sets), runs=runs, setup=setup, trusted=False)
+            return CpuContender(self, sets, runs=runs, setup=setup, trusted=False)
         if candidate.kind != "cpu" or candidate.plan is None or build is None:
             raise CandidateFault(Outcome.LAUNCH_ERROR, f"the cpu target runs C++ candidates, not {candidate.kind!r}")
         try:
@@ -114,10 +115,10 @@ class CpuDevice(Device):
             program = Program(candidate.plan, build.artifact, sets, self.allocate, charge_outputs(w))
         except PlanError as error:
             raise CandidateFault(Outcome.LAUNCH_ERROR, str(error)) from None
-        return CpuContender(self, len(sets), program=program, trusted=False)
+        return CpuContender(self, sets, program=program, trusted=False)
 
-    def load_trusted(self, runs: Sequence[Run], setup: Callable[[], None] | None = None) -> CpuContender:
-        return CpuContender(self, len(runs), runs=runs, setup=setup, trusted=True)
+    def load_trusted(self, runs: Sequence[Run], setup: Callable[[], None] | None = None, sets: Sequence[Bound] = ()) -> CpuContender:
+        return CpuContender(self, sets or [Bound({}, {})] * len(runs), runs=runs, setup=setup, trusted=True)
 
     def synchronize(self) -> None:
         """Nothing runs behind the caller's back on this target."""
@@ -148,14 +149,15 @@ class CpuContender(Contender):
     def __init__(
         self,
         device: CpuDevice,
-        sets: int,
+        sets: Sequence[Bound],
         *,
         program: Program | None = None,
         runs: Sequence[Run] = (),
         setup: Callable[[], None] | None = None,
         trusted: bool,
     ):
-        self.cold_launches, self.in_place = sets, program is not None
+        self.cold_launches, self.in_place = len(sets), program is not None
+        self._alterable = sets[0].alterable
         self._program, self._trusted, self._threads = program, trusted, device.threads
         _reap()
         ours, theirs = Pipe()
@@ -165,7 +167,7 @@ class CpuContender(Contender):
         sys.stderr.flush()
         self._pid = os.fork()
         if self._pid == 0:
-            _child(device, theirs, ours, read_err, write_err, program, runs, setup, trusted)
+            _child(device, theirs, ours, read_err, write_err, program, runs, setup, self._alterable, trusted)
         gc.enable()
         theirs.close()
         os.close(write_err)
@@ -175,11 +177,15 @@ class CpuContender(Contender):
     def run(self, index: int = 0) -> None:
         self._ask({"do": "run", "set": index}, SETUP_SECONDS if self._trusted else RUN_SECONDS)
 
-    def sample(self, mode: str, launches: int) -> tuple[float, int]:
+    def sample(self, mode: str, launches: int, fresh: Fresh | None = None) -> tuple[float, int]:
+        seed = None
+        if fresh is not None and mode not in COLD_MODES:
+            # calls follow each other on one set, whose inputs the child alters before each; where they cannot be altered, one call has to do
+            seed, launches = secrets.randbits(48), launches if self._alterable else 1
         clock = (~self._pid << 3) | 2  # Linux's clock id of another process's CPU time: not moved by other load, as the wall clock is
         started = time.clock_gettime(clock)
         seconds = SETUP_SECONDS if self._trusted else RUN_SECONDS * max(1, launches)
-        answer = self._ask({"do": "sample", "mode": mode, "launches": launches}, seconds)
+        answer = self._ask({"do": "sample", "mode": mode, "launches": launches, "seed": seed}, seconds)
         used = (time.clock_gettime(clock) - started) * 1e6 / self._threads
         # What the child clocked must account for the processor time that the judge sees it use.
         if not self._trusted and used - answer["between"] > 1.5 * answer["sum"] + 5000:
@@ -187,6 +193,8 @@ class CpuContender(Contender):
                 Outcome.CHEAT,
                 f"the candidate's process used {used:.0f} us of processor time while it clocked {answer['sum']:.0f} us ({mode})",
             )
+        if fresh is not None and seed is not None:
+            fresh.altered(seed, launches)
         return (answer["median"] if answer["median"] is not None else math.nan), answer["dropped"]
 
     def disturbed(self) -> str | None:
@@ -261,6 +269,7 @@ def _child(
     program: Program | None,
     runs: Sequence[Run],
     setup: Callable[[], None] | None,
+    alterable: Sequence[torch.Tensor],
     trusted: bool,
 ) -> None:
     """Never returns: whatever happens in the child, no frame of the judge may run on in it."""
@@ -276,7 +285,7 @@ def _child(
         os.dup2(quiet, 1)
         os.sched_setaffinity(0, device.cores)
         torch.set_num_threads(device.threads)
-        serve(pipe, program, runs, setup, device.flush_caches, limited=not trusted)
+        serve(pipe, program, runs, setup, device.flush_caches, alterable, limited=not trusted)
         status = 0
     except BaseException:  # the last line of the process: nothing is swallowed, the parent reads it from stderr
         traceback.print_exc()

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kernelwright.families.family import DeviceFacts
-from kernelwright.records import Build, Candidate, Environment, Outcome, Workload
+from kernelwright.records import MODES, Build, Candidate, Environment, Outcome, Workload
 from kernelwright.settings import settings
 from kernelwright.targets import cuda_probe, driver, nvrtc, roofline_cuda
 from kernelwright.targets.cuda_libraries import cublaslt_version
@@ -34,7 +34,8 @@ OFFLINE = {
 
 COLD_SETS = 10
 """Sets of a small Workload: 10 launches a graph bring the start of the graph (about 1 us) below what is told apart."""
-LAUNCHES = 20
+COLD_BYTES = 2**29
+"""Of all sets: fresh inputs are drawn for each of them in every round."""
 MODULES = 32
 """Loaded cubins kept: the ladder loads the same one for many shapes."""
 
@@ -124,6 +125,7 @@ def _runs(compiled: int, device: int) -> bool:
 
 class CudaDevice(Device):
     torch_device = "cuda"
+    sets_for = MODES
 
     def __init__(self, gpu: Gpu):
         import torch
@@ -143,7 +145,6 @@ class CudaDevice(Device):
         self.clock = Clock(self.bindings, gpu.l2_bytes)
         self._predecessor = Predecessor(self.bindings, gpu.sm, gpu.smem) if gpu.sm >= 90 else None
         self._modules: OrderedDict[str, _Loaded] = OrderedDict()
-        self._cold_launches: int | None = None
         self._peaks: Peaks | None = None
 
     def environment(self) -> Environment:
@@ -203,7 +204,7 @@ class CudaDevice(Device):
                 sets,
                 allocate=self.allocate,
                 release=release,
-                cold_launches=self._cold_launches or len(sets),
+                warm_launches=self._warm_launches(sets),
                 predecessor=self._predecessor,
             )
         except CandidateFault as error:
@@ -213,10 +214,10 @@ class CudaDevice(Device):
                 raise CandidateFault(Outcome.LAUNCH_ERROR, f"{error.evidence}; the source's kernels are: {names}") from None
             raise
 
-    def load_trusted(self, runs: Sequence[Run], setup: Callable[[], None] | None = None) -> Contender:
+    def load_trusted(self, runs: Sequence[Run], setup: Callable[[], None] | None = None, sets: Sequence[Bound] = ()) -> Contender:
         from kernelwright.targets.cuda_contender import Trusted
 
-        return Trusted(self.clock, runs, setup, self._cold_launches or len(runs))
+        return Trusted(self.clock, runs, setup, self._warm_launches(sets))
 
     def _module(self, build: Build) -> tuple[driver.Module, Callable[[], None]]:
         """The loaded cubin, and what gives it back."""
@@ -240,15 +241,14 @@ class CudaDevice(Device):
         self.clock.synchronize()
 
     def cold_sets(self, set_bytes: int) -> int:
-        """A Workload beyond twice the L2 empties it by itself, so one set is enough. Otherwise every launch of a sample has a set of
-        its own, or the sets together are so large that a set is gone from the L2 when its turn comes again."""
-        actual, needed = max(1, set_bytes), 2 * self.gpu.l2_bytes
-        if actual >= needed:
-            self._cold_launches = LAUNCHES
-            return 1
-        sets = min(COLD_SETS, 1 + -(-needed // actual))
-        self._cold_launches = LAUNCHES if (sets - 1) * actual >= needed else sets
-        return sets
+        """One for each launch of a sample: a second launch on the same inputs could find that there is nothing left to do. Fewer for a large
+        Workload, one launch of which takes so long (50 us for 256 MB) that the start of the graph does not matter."""
+        return max(1, min(COLD_SETS, COLD_BYTES // max(1, set_bytes)))
+
+    def _warm_launches(self, sets: Sequence[Bound]) -> int:
+        """As many as there are sets of buffers that stay in the L2 together, with room for what else a kernel uses."""
+        size = sum(t.numel() * t.element_size() for t in sets[0].tensors.values()) if sets else 1
+        return max(1, min(len(sets), self.gpu.l2_bytes // 2 // max(1, size)))
 
     def sensors(self) -> dict[str, float]:
         return self._nvml.sensors() if self._nvml else {}

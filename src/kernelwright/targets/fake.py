@@ -31,7 +31,7 @@ import kernelwright
 from kernelwright.families.family import DeviceFacts
 from kernelwright.problems import problem_of
 from kernelwright.records import Build, Candidate, Environment, Outcome, Workload
-from kernelwright.targets.target import Bound, CandidateFault, Contender, Device, Peaks, Run, Target
+from kernelwright.targets.target import Bound, CandidateFault, Contender, Device, Fresh, Peaks, Run, Target
 
 RIVAL_US = 20.0
 
@@ -80,7 +80,7 @@ class FakeDevice(Device):
     def load(self, candidate: Candidate, build: Build | None, w: Workload, sets: Sequence[Bound]) -> Contender:
         return _Scripted(_script(candidate, "load"), w, sets)
 
-    def load_trusted(self, runs: Sequence[Run], setup: Callable[[], None] | None = None) -> Contender:
+    def load_trusted(self, runs: Sequence[Run], setup: Callable[[], None] | None = None, sets: Sequence[Bound] = ()) -> Contender:
         if setup is not None:
             setup()
         return _Trusted(runs)
@@ -110,7 +110,7 @@ class _Clock(Contender):
         self._us, self._jitter, self._cold = us, jitter, cold_factor
         self._rng = random.Random(f"{us} {jitter}")
 
-    def sample(self, mode: str, launches: int) -> tuple[float, int]:
+    def sample(self, mode: str, launches: int, fresh: Fresh | None = None) -> tuple[float, int]:
         us = self._us * (self._cold if mode == "device-cold" else 1.0)
         return us * max(0.1, self._rng.gauss(1.0, self._jitter)), 0
 
@@ -151,7 +151,7 @@ class _Scripted(_Clock):
             out = next(iter(outputs.values()))
             torch.as_strided(out, (1,), (1,), out.storage_offset() + out.numel())[0] = 0
 
-    def sample(self, mode: str, launches: int) -> tuple[float, int]:
+    def sample(self, mode: str, launches: int, fresh: Fresh | None = None) -> tuple[float, int]:
         _fault(self._script, "time")
         for index in range(len(self._sets)):
             self.run(index)

@@ -7,6 +7,7 @@ it lives in a judge process of its own (`evaluate.judge`), never in the user's, 
 from __future__ import annotations
 
 import functools
+import random
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -80,6 +81,40 @@ class Bound:
     tensors: Mapping[str, Any]
     names: Mapping[str, int]
     """Values for plan expressions: axes, ld_X, numel_X, align_X, sms."""
+    alterable: tuple[Any, ...] = ()
+    """Inputs whose values may change places, as integers of shape (rows, row length): what `alter` works on."""
+
+
+def alter(views: Sequence[Any], rng: random.Random) -> None:
+    """Rotates one random column of each of the matrices (..., rows, row length) by a row; the whole row of those that have but one.
+
+    Results of the inputs as they were are then wrong in every row, and in one column of a product: what was kept of an earlier run is of no
+    use, unless the candidate reads all inputs to find out, which is what it wanted to save. The values, and so their distribution, stay the
+    same, and it costs microseconds where drawing anew costs milliseconds.
+    """
+    for view in views:
+        rows, length = view.shape[-2:]
+        if rows > 1:
+            column = view[..., rng.randrange(length)]
+            column.copy_(column.roll(1, dims=-1))
+        else:
+            view.copy_(view.roll(1, dims=-1))
+
+
+class Fresh(ABC):
+    """What a sample needs so that no timed launch meets inputs that its contender has met before."""
+
+    @abstractmethod
+    def renew(self) -> None:
+        """Other inputs in all sets, poison in all outputs: before a sample, and before one is taken again."""
+
+    @abstractmethod
+    def touch(self, sets: int) -> None:
+        """Reads the first so many sets: brings them into the caches."""
+
+    @abstractmethod
+    def altered(self, seed: int, times: int) -> None:
+        """Set 0 has been altered so many times in the contender's process, by `random.Random(seed)`."""
 
 
 @dataclass(frozen=True)
@@ -114,16 +149,17 @@ class Device(ABC):
         """Makes a candidate ready to run on each of the sets. Raises CandidateFault (LAUNCH_ERROR, REFUSED, CRASH ...)."""
 
     @abstractmethod
-    def load_trusted(self, runs: Sequence[Run], setup: Callable[[], None] | None = None) -> Contender:
+    def load_trusted(self, runs: Sequence[Run], setup: Callable[[], None] | None = None, sets: Sequence[Bound] = ()) -> Contender:
         """A rival: `runs[i]` executes it on set i with PyTorch or a vendor library. `setup` (compiling, say) runs once first."""
 
     @abstractmethod
     def synchronize(self) -> None: ...
 
+    sets_for: ClassVar[tuple[str, ...]] = COLD_MODES
+    """Modes in which each launch of a sample uses a set of buffers of its own."""
+
     def cold_sets(self, set_bytes: int) -> int:
-        """How many sets of buffers make the cold modes cold, given the bytes of one. The caches are flushed before a sample, and each
-        of its
-        launches uses a set of its own."""
+        """How many sets of buffers those modes get, given the bytes of one. The caches are flushed before a cold sample."""
         return 4
 
     def sensors(self) -> dict[str, float]:
@@ -160,23 +196,28 @@ class Contender(ABC):
         raise NotImplementedError
 
     @abstractmethod
-    def sample(self, mode: str, launches: int) -> tuple[float, int]:
+    def sample(self, mode: str, launches: int, fresh: Fresh | None = None) -> tuple[float, int]:
         """One sample in a timing mode: (microseconds per launch, disturbed launches dropped). Launch i uses set i % len(sets).
-        A sample in which every launch was disturbed is (nan, launches)."""
+        A sample in which every launch was disturbed is (nan, launches). Without `fresh` it is an estimate: launches may meet the same
+        inputs again."""
+
+    def covers(self, mode: str, launches: int) -> int:
+        """How many sets, the first ones, so many launches use."""
+        return launches if mode in COLD_MODES else 1
 
     def estimate(self, mode: str) -> float:
         """Roughly the microseconds of one launch, to choose how many a sample takes; NaN if that could not be told."""
         return self.sample(mode, 1)[0]
 
     def launches_for(self, mode: str, once_us: float) -> int:
-        """Launches of one sample, given that one launch takes `once_us`: 2 ms of work, but at most 20 launches (as many as a set of cold
-        buffers
-        is worth), and few where each waits for its arrival (host-server)."""
-        if mode == "host-server":
-            return 5
-        if mode in COLD_MODES:
-            return min(self.launches_for("device-warm", once_us), self.cold_launches)
-        return max(1, min(20, int(2000 / max(once_us, 0.1))))
+        """Launches of one sample, given that one launch takes `once_us`: 2 ms of work, but at most 20 launches, at most one for each set of
+        cold buffers, and few where each waits for its arrival (host-server)."""
+        most = 5 if mode == "host-server" else int(2000 / max(once_us, 0.1))
+        return max(1, min(20, most, self.most_launches(mode)))
+
+    def most_launches(self, mode: str) -> int:
+        """Of one sample, so that each meets inputs of its own."""
+        return self.cold_launches if mode in COLD_MODES else 20
 
     def disturbed(self) -> str | None:
         """Names a guard of the workspace that was written; None if all are intact."""
