@@ -146,6 +146,9 @@ class _Spot(Fresh):
         """One of the first so many sets, before the inputs are renewed; and whether it will be checked at all."""
         self.secret, self._checked = self._order.randrange(sets), checked
 
+    def coin(self) -> bool:
+        return self._order.random() < 0.5
+
     def renew(self) -> None:
         if not self.buffers.alter(self._order):
             refill(self.problem, self.w, self.buffers, self._rng, self._device)
@@ -184,8 +187,7 @@ class _Spot(Fresh):
     def check_alone(self, contender: Contender, sets: int) -> None:
         """Each launch does its own work: after some of a sample's launches the outputs of the others' sets are still poison. Raises
         CandidateFault."""
-        if self._order.random() < 0.5:
-            return  # in half of the rounds, which nobody can foresee, is enough
+        self.choose(sets, False)
         self.renew()
         first = self._order.randrange(1, sets)
         for index in range(first):
@@ -199,9 +201,11 @@ class _Spot(Fresh):
 def _turn(spot: _Spot, e: Entrant, samples: list[float], mode: str, peaks: Peaks) -> None:
     sets = min(len(spot.buffers), e.contender.covers(mode, e.launches))
     checked = not (e.trusted and samples)  # of a rival the first round says enough (eager: 10 ms a run on a CPU)
-    spot.choose(sets, checked)
-    if sets > 1 and e.contender.in_place and not e.trusted:
+    alone = sets > 1 and e.contender.in_place and not e.trusted
+    first = alone and spot.coin()  # before the sample or after it: a candidate that counts must not know which of them this is
+    if first:
         spot.check_alone(e.contender, sets)
+    spot.choose(sets, checked)
     spot.renew()
     value, dropped = e.contender.sample(mode, e.launches, spot)
     e.dropped += dropped
@@ -209,6 +213,8 @@ def _turn(spot: _Spot, e: Entrant, samples: list[float], mode: str, peaks: Peaks
         if not e.contender.in_place:
             e.contender.run(spot.secret)
         spot.check(e.contender, mode)
+    if alone and not first:
+        spot.check_alone(e.contender, sets)
     if math.isnan(value):
         samples.append(math.nan)
         return

@@ -204,19 +204,29 @@ class Ladder:
             self.checks.append(Check(rung="memory", case="guards", passed=True, note="in every run of every rung"))
 
     def _repeat(self, w: Workload, buffers: Buffers, contender: Contender) -> None:
+        """Four runs over poison; then one over the results of other inputs and one over zeros: whether there is work to do must not be
+        told from what the outputs hold."""
         case = next(c for c in self.problem.cases(w) if c.rung == "normal")
-        inputs = self.problem.generate(w, case, self.rng, self.device)
+        inputs, others = (self.problem.generate(w, case, self.rng, self.device) for _ in range(2))
         first: Tensors | None = None
-        for turn in range(4):
-            buffers.fill(inputs)
+        for turn, before in enumerate(("poison",) * 4 + ("results of other inputs", "zeros")):
             buffers.poison()
+            if before == "results of other inputs":
+                buffers.fill(others)
+                contender.run(0)
+            elif before == "zeros":
+                for t in buffers.outputs().values():
+                    t.zero_()
+            buffers.fill(inputs)
             contender.run(0)
             outputs = {k: v.clone() for k, v in buffers.outputs().items()}
             if first is None:
                 first = outputs
             elif not all(same_bits(first[k], outputs[k]) for k in first):
-                self.checks.append(Check(rung="repeat", case=f"run {turn + 1}", passed=False))
-                raise CandidateFault(Outcome.NONDETERMINISTIC, f"run {turn + 1} of 4 on the same inputs gave other bits")
+                self.checks.append(Check(rung="repeat", case=f"run {turn + 1}", passed=False, note=f"over {before}"))
+                if before == "poison":
+                    raise CandidateFault(Outcome.NONDETERMINISTIC, f"run {turn + 1} of 4 on the same inputs gave other bits")
+                raise CandidateFault(Outcome.CHEAT, f"on the same inputs it gave other bits where the outputs held {before} before the run")
         self.checks.append(Check(rung="repeat", case="4 runs", passed=True))
 
     def _chain(self, w: Workload, buffers: Buffers, contender: Contender) -> None:

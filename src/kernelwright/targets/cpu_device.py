@@ -180,7 +180,7 @@ class CpuContender(Contender):
     def sample(self, mode: str, launches: int, fresh: Fresh | None = None) -> tuple[float, int]:
         seed = None
         if fresh is not None and mode not in COLD_MODES:
-            # calls follow each other on one set, whose inputs the child alters before each; where they cannot be altered, one call has to do
+            # calls follow each other on one set, whose inputs the child alters before each; where it cannot, one call has to do
             seed, launches = secrets.randbits(48), launches if self._alterable else 1
         clock = (~self._pid << 3) | 2  # Linux's clock id of another process's CPU time: not moved by other load, as the wall clock is
         started = time.clock_gettime(clock)
@@ -283,6 +283,10 @@ def _child(
         quiet = os.open(os.devnull, os.O_RDWR)
         os.dup2(quiet, 0)
         os.dup2(quiet, 1)
+        if not trusted:
+            # what the judge has open, its pipe to the user's process among it, is nothing for a candidate
+            os.closerange(3, pipe.fileno())
+            os.closerange(pipe.fileno() + 1, 1 << 16)
         os.sched_setaffinity(0, device.cores)
         torch.set_num_threads(device.threads)
         serve(pipe, program, runs, setup, device.flush_caches, alterable, limited=not trusted)

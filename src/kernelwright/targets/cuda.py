@@ -241,8 +241,8 @@ class CudaDevice(Device):
         self.clock.synchronize()
 
     def cold_sets(self, set_bytes: int) -> int:
-        """One for each launch of a sample: a second launch on the same inputs could find that there is nothing left to do. Fewer for a large
-        Workload, one launch of which takes so long (50 us for 256 MB) that the start of the graph does not matter."""
+        """One for each launch of a sample: a second launch on the same inputs could find that there is nothing left to do. Fewer for a
+        large Workload, one launch of which takes so long (50 us for 256 MB) that the start of the graph does not matter."""
         return max(1, min(COLD_SETS, COLD_BYTES // max(1, set_bytes)))
 
     def _warm_launches(self, sets: Sequence[Bound]) -> int:

@@ -1,0 +1,159 @@
+"""Corpora of cheats, and of honest kernels beside them: what the judge must refuse, and what it must not.
+
+A cheat is a candidate file (`candidate_file.py`) whose first comments say what it is:
+
+    // cheat: replay                                   its kind
+    // idea: results kept by the address of an input   whose idea it is, or what it does
+    // problem: gemm:96x80x64:fp32                     a Workload, or a KernelBench file beside it
+    // verdict: WRONG_RESULT|CRASH                     the outcomes that are right for it
+    // target: cpu                                     cpu or cuda; a .cu file is for cuda, another for cpu
+    // harmless: why it gains nothing                  where OK is among the outcomes
+
+`#` in a Python file. A file without `cheat:` is an honest kernel, whose verdict must be OK.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from kernelwright.candidate_file import CandidateFileError, load
+from kernelwright.evaluate.evaluator import Evaluator
+from kernelwright.evaluate.jobs import ALL_RUNGS, Job
+from kernelwright.families import families_for
+from kernelwright.problems import resolve
+from kernelwright.records import Candidate, Origin, Outcome, Trial, Workload
+from kernelwright.targets.target import Target
+
+_HEADER = re.compile(r"^(?://|#)\s*(cheat|idea|problem|verdict|target|harmless|xfail):\s*(.+?)\s*$", re.MULTILINE)
+_SUFFIXES = {".cu": "cuda", ".cpp": "cpu", ".py": "cpu"}
+HONEST = "honest"
+"""The kind of a kernel that is none of a cheat."""
+MODES = {"cpu": ("device-warm", "device-cold"), "cuda": ("device-cold", "device-chain", "device-warm"), "fake": ("device-warm",)}
+
+
+@dataclass(frozen=True)
+class Suspect:
+    """A candidate with the outcomes that are right for it."""
+
+    name: str
+    kind: str
+    workload: Workload
+    candidate: Candidate
+    verdicts: tuple[Outcome, ...] = (Outcome.OK,)
+    idea: str = ""
+    harmless: str = ""
+    """Why it gains nothing, where it is not refused."""
+    xfail: str = ""
+    """Why it gets through so far."""
+
+
+def header(path: Path) -> dict[str, str]:
+    """What the first comments of a file say. Raises CandidateFileError for one that cannot be read."""
+    try:
+        return dict(_HEADER.findall(path.read_text()[:4000]))
+    except (OSError, UnicodeDecodeError) as error:
+        raise CandidateFileError(f"{path} cannot be read: {error}") from None
+
+
+def files(folder: Path, kind: str) -> list[Path]:
+    """The cheats of a folder for a kind of target. Raises CandidateFileError for one whose header is incomplete."""
+    found = []
+    for path in sorted(folder.rglob("*")):
+        if path.suffix not in _SUFFIXES or "cheat" not in (said := header(path)):
+            continue
+        if missing := [key for key in ("idea", "problem", "verdict") if key not in said]:
+            raise CandidateFileError(f"{path} says `cheat:` but not `{missing[0]}:`; evaluate/corpus.py lists what a header has")
+        if said.get("target", _SUFFIXES[path.suffix]) == kind:
+            found.append(path)
+    return found
+
+
+def suspect(path: Path, target: Target) -> Suspect:
+    """Raises CandidateFileError, ValueError for a header that is wrong."""
+    said = header(path)
+    beside = path.parent / said["problem"]
+    w = resolve(str(beside) if beside.is_file() else said["problem"])
+    try:
+        verdicts = tuple(Outcome(v.strip()) for v in said["verdict"].split("|"))
+    except ValueError:
+        raise CandidateFileError(f"{path}: {said['verdict']!r} are no outcomes; choose from {', '.join(Outcome)}") from None
+    if (Outcome.OK in verdicts) != ("harmless" in said):
+        raise CandidateFileError(f"{path}: a cheat may be OK only where `harmless:` says why, and then OK is among its verdicts")
+    return Suspect(
+        name=path.name,
+        kind=said["cheat"],
+        workload=w,
+        candidate=load(path, w, target.name, target.facts()),
+        verdicts=verdicts,
+        idea=said["idea"],
+        harmless=said.get("harmless", ""),
+        xfail=said.get("xfail", ""),
+    )
+
+
+def job_for(w: Workload, kind: str) -> Job:
+    """All that a reported kernel goes through: every rung, then rounds beside PyTorch."""
+    return Job(workload=w, rivals=("eager",), rungs=ALL_RUNGS, modes=MODES[kind], min_rounds=5, max_rounds=9, noise=True)
+
+
+def judge(evaluator: Evaluator, one: Suspect) -> Trial:
+    job = job_for(one.workload, evaluator.target.kind)
+    (trial,) = evaluator.evaluate([one.candidate], job, stage="verify", session="audit")
+    return trial
+
+
+HONEST_WORKLOADS = {
+    "cpu": (
+        *(f"gemm:{shape}:{dtype}" for shape in ("64x64x64", "33x65x129") for dtype in ("fp32", "bf16")),
+        *(f"gemm:40x56x72:fp32:{layout}" for layout in ("nt", "tn", "tt")),
+        *(f"chain:{name}:64x256" for name in ("softmax", "new-gelu", "rmsnorm", "layernorm", "cumsum", "logsumexp")),
+    ),
+    "cuda": (
+        *(f"gemm:{shape}:{dtype}" for shape in ("256x256x256", "200x136x72") for dtype in ("fp16", "bf16", "fp32")),
+        *(f"gemm:512x384x1024:fp16:{layout}" for layout in ("nt", "tn", "tt")),
+        "gemm:256x512x512:fp16:nn:acc=fp16",
+        "linear:256x512x512:fp16:nt:bias+gelu",
+        *(f"chain:{name}:1024x1024" for name in ("softmax", "new-gelu", "rmsnorm", "layernorm", "cumsum")),
+    ),
+    "fake": ("gemm:16x16x16:fp32",),
+}
+
+
+def honest(target: Target, limit: int, folders: Iterable[Path] = ()) -> Iterator[Suspect]:
+    """At most `limit` kernels of ours: the files given, then the Families' seeds for the Workloads above, and their neighbours."""
+    count = 0
+    for path in (p for folder in folders if folder.is_dir() for p in sorted(folder.iterdir())):
+        if path.suffix in _SUFFIXES and _SUFFIXES[path.suffix] == target.kind and path.suffix != ".py" and "cheat" not in header(path):
+            w = resolve(header(path).get("problem", "gemm:64x64x64:fp32"))
+            yield Suspect(path.name, HONEST, w, load(path, w, target.name, target.facts()))
+            count += 1
+    facts = target.facts()
+    pools = [_configs(resolve(text), facts) for text in HONEST_WORKLOADS[target.kind]]
+    seen: set[tuple[str, str]] = set()
+    while pools and count < limit:
+        for pool in list(pools):  # in turn, so that a small limit has some of each
+            try:
+                one = next(pool)
+            except StopIteration:
+                pools.remove(pool)
+                continue
+            if count < limit and (one.workload.name, one.candidate.id) not in seen:
+                seen.add((one.workload.name, one.candidate.id))
+                yield one
+                count += 1
+
+
+def _configs(w: Workload, facts) -> Iterator[Suspect]:
+    able, _ = families_for(w, facts)
+    for family in able:
+        seeds = family.seeds(w, facts)
+        space = family.space(w, facts)
+        around = ({**seed, name: value} for seed in seeds for name, values in space.items() for value in values)
+        for config in (*seeds, *around):
+            if family.illegal(config, w, facts) is None:
+                rendered = family.render(config, w, facts)
+                origin = Origin(kind="family", name=family.name, config=config)
+                yield Suspect(f"{family.name} {w.name}", HONEST, w, rendered.replace(origin=origin))
