@@ -1,5 +1,5 @@
 // cheat: fork bomb
-// idea: starts processes without end; here at most 50, each of which ends at once, in the first call
+// idea: starts processes without end; here 8, in the first call, each of which ends at once
 // problem: gemm:96x80x64:fp32
 // verdict: CRASH|CHEAT
 // target: cpu
@@ -17,7 +17,7 @@ static void product(const float* a, const float* b, float* c, long M, long N, lo
 
 extern "C" void kernel(const float* a, const float* b, float* c, long M, long N, long K, long lda, long ldb, long ldc) {
     static bool done;
-    for (int i = 0; !done && i < 50; i++) {
+    for (int i = 0; !done && i < 8; i++) {
         pid_t child = fork();
         if (child < 0) _exit(1);  // it is confined
         if (child == 0) _exit(0);

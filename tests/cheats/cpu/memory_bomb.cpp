@@ -6,5 +6,5 @@
 #include <vector>
 
 extern "C" void kernel(const float* a, const float* b, float* c, long M, long N, long K, long lda, long ldb, long ldc) {
-    for (std::vector<std::vector<char>> all;;) all.emplace_back(256 << 20, 1);
+    for (std::vector<char*> all;;) all.push_back(new char[4ull << 30]);  // never touched: only its own address space runs out
 }
