@@ -100,16 +100,67 @@ def job_for(w: Workload, kind: str) -> Job:
 
 
 def judge(evaluator: Evaluator, one: Suspect) -> Trial:
-    job = job_for(one.workload, evaluator.target.kind)
-    (trial,) = evaluator.evaluate([one.candidate], job, stage="verify", session="audit")
+    (trial,) = evaluator.evaluate([one.candidate], job_for(one.workload, evaluator.target.kind), stage="verify", session="audit")
     return trial
+
+
+@dataclass(frozen=True)
+class Finding:
+    """A Suspect with what the judge said."""
+
+    name: str
+    kind: str
+    expected: tuple[str, ...]
+    outcome: str
+    evidence: str
+    seconds: float
+    note: str = ""
+    """Why it may pass, or why it does so far."""
+
+    @property
+    def honest(self) -> bool:
+        return self.kind == HONEST
+
+    @property
+    def right(self) -> bool:
+        return self.outcome in self.expected
+
+    @property
+    def what(self) -> str:
+        """What is wrong when it is not right."""
+        return "a false alarm" if self.honest else "a cheat that got through" if self.outcome in ("OK", "NOISY") else "another verdict"
+
+
+def suspects(folder: Path, target: Target, honest_kernels: int) -> tuple[list[Suspect], list[Suspect]]:
+    """The cheats of a folder that are for the target, and so many honest kernels: files without `cheat:` beside them, examples, our own.
+    Raises CandidateFileError."""
+    cheats = [suspect(path, target) for path in files(folder, target.kind)]
+    if not cheats:
+        raise CandidateFileError(f"{folder} holds no cheats for the {target.kind} target; a file of them has a line `// cheat: KIND`")
+    return cheats, list(honest(target, honest_kernels, (folder, folder / target.kind, folder.parents[1] / "examples")))
+
+
+def audit_of(evaluator: Evaluator, ones: Iterable[Suspect]) -> Iterator[Finding]:
+    for one in ones:
+        trial = judge(evaluator, one)
+        # a right kernel that could not be timed on a busy machine was not refused
+        expected = (*one.verdicts, Outcome.NOISY) if Outcome.OK in one.verdicts else one.verdicts
+        yield Finding(
+            name=one.name,
+            kind=one.kind,
+            expected=tuple(str(v) for v in expected),
+            outcome=str(trial.verdict.outcome),
+            evidence=trial.verdict.evidence,
+            seconds=trial.seconds,
+            note=one.harmless or one.xfail,
+        )
 
 
 HONEST_WORKLOADS = {
     "cpu": (
         *(f"gemm:{shape}:{dtype}" for shape in ("64x64x64", "33x65x129") for dtype in ("fp32", "bf16")),
         *(f"gemm:40x56x72:fp32:{layout}" for layout in ("nt", "tn", "tt")),
-        *(f"chain:{name}:64x256" for name in ("softmax", "new-gelu", "rmsnorm", "layernorm", "cumsum", "logsumexp")),
+        *(f"chain:{name}:64x256" for name in ("softmax", "new-gelu", "rmsnorm", "layernorm", "cumsum", "l2-normalise", "silu-mul")),
     ),
     "cuda": (
         *(f"gemm:{shape}:{dtype}" for shape in ("256x256x256", "200x136x72") for dtype in ("fp16", "bf16", "fp32")),
