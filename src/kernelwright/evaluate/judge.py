@@ -25,7 +25,7 @@ from kernelwright.evaluate.timing import Entrant, Limits, measure
 from kernelwright.evaluate.verify import Ladder
 from kernelwright.problems import problem_of
 from kernelwright.problems.problem import Tensors
-from kernelwright.records import COLD_MODES, DTYPES, Candidate, Check, Comparison, Outcome, Timing, Verdict, Workload
+from kernelwright.records import DTYPES, Candidate, Check, Comparison, Outcome, Timing, Verdict, Workload
 from kernelwright.targets import usable
 from kernelwright.targets.processes import die_with_parent
 from kernelwright.targets.target import CandidateFault, Contender, Device, DeviceLost, TargetUnavailable
@@ -50,11 +50,14 @@ class Bench:
         self.device, self.w, self.sets, self.sms = device, w, sets, sms
         self.problem = problem_of(w)
         self.rng = torch.Generator(device=device.torch_device)
-        self.rng.manual_seed(int.from_bytes(os.urandom(7), "big"))
+        self.reseed()
         self.buffers = self.make_buffers(w, Shape(), sets)
         self.rivals: dict[str, _State] = {}
         self.inputs: Tensors | None = None
         """Drawn once, for warming up; every timed round draws its own."""
+
+    def reseed(self) -> None:
+        self.rng.manual_seed(int.from_bytes(os.urandom(7), "big"))
 
     def make_buffers(self, w: Workload, shape: Shape, sets: int = 1) -> Buffers:
         return Buffers(self.device, problem_of(w), w, sets=sets, shape=shape, sms=self.sms)
@@ -87,7 +90,10 @@ class Bench:
 
         def load(w: Workload, buffers: Buffers) -> Contender:
             assert entry is not None
-            return self.device.load(entry.candidate, entry.build, w, buffers.bounds)
+            try:
+                return self.device.load(entry.candidate, entry.build, w, buffers.bounds)
+            finally:
+                self.reseed()  # a forked contender holds a copy of the generator: it must not tell what is drawn next
 
         if state.contender is None:
             note("load")
@@ -133,9 +139,7 @@ class Judge:
 
     def _bench_for(self, job: Job) -> Bench:
         w = job.workload
-        sets = 1
-        if not set(COLD_MODES).isdisjoint(job.modes):
-            sets = self.device.cold_sets(sum(s.numel * DTYPES[s.dtype] for s in problem_of(w).tensors(w)))
+        sets = self.device.sets(sum(s.numel * DTYPES[s.dtype] for s in problem_of(w).tensors(w)), job.modes)
         if self.bench is None or self.bench.w != w or self.bench.sets != sets:
             if self.bench is not None:
                 self.bench.close()

@@ -88,7 +88,8 @@ def measure(
             break
         refill(problem, w, buffers, rng, device)
         # every contender's sample covers the sets below the smallest number of launches
-        used = min([len(buffers), *(e.launches for e in alive)]) if mode in COLD_MODES else 1
+        spread = mode in COLD_MODES or any(e.contender.spread for e in alive)
+        used = min([len(buffers), *(e.launches for e in alive)]) if spread else 1
         secret = order.randrange(used)
         turns: list[tuple[Entrant, list[float]]] = [(e, e.samples) for e in alive]
         if limits.noise and alive and not alive[0].trusted:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
@@ -126,6 +126,10 @@ class Device(ABC):
         launches uses a set of its own."""
         return 4
 
+    def sets(self, set_bytes: int, modes: Collection[str]) -> int:
+        """How many sets of buffers a Job with these timing modes needs, given the bytes of one."""
+        return 1 if set(COLD_MODES).isdisjoint(modes) else self.cold_sets(set_bytes)
+
     def sensors(self) -> dict[str, float]:
         """Clock, power, temperature, throttle state, where there are such sensors."""
         return {}
@@ -147,6 +151,8 @@ class Contender(ABC):
     that."""
     dependent: bool = False
     """Whether its launches may overlap with their predecessors (programmatic dependent launch); if not, device-chain is device-cold."""
+    spread: bool = False
+    """Whether every launch of a sample has a set of its own in all modes, not the cold ones alone."""
     cold_launches: int = 4
     """Sets of buffers: the most launches of one cold sample, each on a set that nothing has touched since the flush."""
 
@@ -172,11 +178,8 @@ class Contender(ABC):
         """Launches of one sample, given that one launch takes `once_us`: 2 ms of work, but at most 20 launches (as many as a set of cold
         buffers
         is worth), and few where each waits for its arrival (host-server)."""
-        if mode == "host-server":
-            return 5
-        if mode in COLD_MODES:
-            return min(self.launches_for("device-warm", once_us), self.cold_launches)
-        return max(1, min(20, int(2000 / max(once_us, 0.1))))
+        launches = 5 if mode == "host-server" else max(1, min(20, int(2000 / max(once_us, 0.1))))
+        return min(launches, self.cold_launches) if self.spread or mode in COLD_MODES else launches
 
     def disturbed(self) -> str | None:
         """Names a guard of the workspace that was written; None if all are intact."""
