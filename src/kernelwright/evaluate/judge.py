@@ -102,12 +102,25 @@ class Bench:
         try:
             ladder.run(self.w, self.buffers, state.contender, rungs, note)
         finally:
-            state.checks = ladder.checks
+            state.checks = [*_hints(entry), *ladder.checks]
 
     def close(self) -> None:
         for state in self.rivals.values():
             if state.contender is not None:
                 state.contender.close()
+
+
+def _hints(entry: Entry | None) -> list[Check]:
+    """What a Python candidate's text shows; it decides nothing."""
+    if entry is None or entry.candidate.kind != "python":
+        return []
+    from kernelwright.targets.python_module import library_calls
+
+    return [
+        Check(
+            rung="hint", case="library calls", passed=True, note=library_calls(entry.candidate.source) or "calls nothing of torch by name"
+        )
+    ]
 
 
 class Judge:

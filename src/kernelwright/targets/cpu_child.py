@@ -8,6 +8,7 @@ from __future__ import annotations
 import ctypes
 import json
 import resource
+import statistics
 import time
 from collections.abc import Callable, Sequence
 from multiprocessing.connection import Connection
@@ -22,6 +23,16 @@ from kernelwright.targets.target import Bound, CandidateFault, Run
 _CTYPES = {"i32": ctypes.c_int32, "i64": ctypes.c_int64, "f32": ctypes.c_float}
 _GUARD = 4096
 _POISON = 0xFF
+
+
+_WATCHED = {
+    time: ("perf_counter", "perf_counter_ns", "monotonic", "monotonic_ns", "time", "time_ns", "process_time", "clock_gettime"),
+    statistics: ("median", "mean", "fmean"),
+    json: ("dumps", "loads"),
+    resource: ("getrusage",),
+    torch.Tensor: ("copy_", "clone", "contiguous"),
+}
+"""What no honest code replaces. A candidate that knows of this can undo it in time; it is told by its clocks then."""
 
 
 class Work:
@@ -150,6 +161,7 @@ def serve(pipe: Connection, work: Work, enter: Callable[[], Sequence[str]]) -> N
     receive, send, decode, encode = pipe.recv_bytes, pipe.send_bytes, json.loads, json.dumps
     clock, usage, thread = time.perf_counter_ns, resource.getrusage, resource.RUSAGE_THREAD
     launch, describe, store = work.launch, work.describe, work.store
+    handles = [(module, name, getattr(module, name)) for module, names in _WATCHED.items() for name in names]
     while True:
         try:
             request = decode(receive())
@@ -167,6 +179,9 @@ def serve(pipe: Connection, work: Work, enter: Callable[[], Sequence[str]]) -> N
                         t1 = clock()
                         claims.append(t1 - t0)
                         switched.append(usage(thread).ru_nivcsw != before)
+                    for module, name, handle in handles:
+                        if getattr(module, name) is not handle:
+                            raise CandidateFault(Outcome.CHEAT, f"it replaced {module.__name__}.{name}")
                     answer |= {"ns": claims, "switched": switched, "results": describe(result)}
                 case "state":
                     work.state(request["set"])

@@ -10,6 +10,8 @@ judge does not believe this side, it reads the memory that is named (`cpu_device
 from __future__ import annotations
 
 import ast
+import linecache
+import sys
 import types
 from collections.abc import Sequence
 from typing import Any
@@ -45,6 +47,9 @@ class Answer(Work):
 
     def load(self) -> None:
         module = types.ModuleType("answer")
+        # TorchScript and tracebacks look the text up by file name; dataclasses look the module up
+        linecache.cache["<answer>"] = (len(self._source), None, self._source.splitlines(keepends=True), "<answer>")
+        sys.modules["answer"] = module
         try:
             exec(compile(self._source, "<answer>", "exec"), module.__dict__)
             made = module.__dict__["ModelNew"]
@@ -114,6 +119,8 @@ def _blame(error: Exception, outcome: Outcome) -> tuple[Outcome, str]:
     while seen is not None and len(chain) < 8:
         chain.append(seen)
         seen = seen.__cause__ or seen.__context__
+    if isinstance(error, torch.OutOfMemoryError) or "can't allocate memory" in str(error):
+        return Outcome.OUT_OF_MEMORY, text
     denied = any(isinstance(e, PermissionError) or "Operation not permitted" in str(e) for e in chain)
     if any(type(e).__module__.startswith(_COMPILERS) for e in chain):
         return Outcome.REFUSED, (
@@ -124,8 +131,8 @@ def _blame(error: Exception, outcome: Outcome) -> tuple[Outcome, str]:
 
 
 def library_calls(source: str) -> str:
-    """What an answer's text says that it calls of PyTorch, as a note: `calls torch.matmul, F.relu`. A hint from the syntax tree, not a
-    verdict: names can be hidden, and calling PyTorch is allowed."""
+    """What an answer's text says that it calls of PyTorch, as a note: `calls torch.matmul, F.relu`; empty if it shows nothing. A hint from
+    the syntax tree, not a verdict: names can be hidden, and calling PyTorch is allowed."""
     try:
         tree = ast.parse(source)
     except (SyntaxError, ValueError, RecursionError):
