@@ -154,7 +154,7 @@ def interpret(program: bytes, arch: int, number: int, *arguments: int) -> int:
 @pytest.mark.parametrize("machine", ["x86_64", "aarch64"])
 def test_the_filter_of_both_architectures(machine):
     """Also of the one that this machine is not."""
-    program, arch, numbers = sandbox._program(machine, 77, read_only=False), sandbox._ARCH[machine], sandbox._NUMBERS[machine]
+    program, arch, numbers = sandbox._program(machine, 77, abi=7, processes=False), sandbox._ARCH[machine], sandbox._NUMBERS[machine]
     allow, deny, absent = 0x7FFF0000, 0x00050001, 0x00050026
     assert len(program) // 8 < 4096  # BPF_MAXINSNS
 
@@ -170,6 +170,12 @@ def test_the_filter_of_both_architectures(machine):
         assert all(interpret(program, arch, call) == deny for call in group)
     assert interpret(program, arch, 460) == absent
     assert interpret(program, 0x40000003, 1) == 0x80000000, "another architecture's calls have other meanings"
+    assert action("seccomp") == deny
+    early = sandbox._program(machine, 77, abi=7, processes=True)
+    started = [numbers["clone"], numbers["seccomp"], *sandbox._DENIED[machine]["new processes"]]
+    assert all(interpret(early, arch, call, 17) == allow for call in started), "a compiler may run, and the filter may be completed"
+    assert interpret(early, arch, sandbox._DENIED[machine]["sockets"][0]) == deny
+    assert interpret(sandbox._program(machine, 77, abi=2, processes=False), arch, numbers["truncate"]) == deny
     reads = {"x86_64": (0, 1, 2, 3, 9, 10, 11, 202, 257), "aarch64": (63, 64, 56, 57, 222, 226, 215, 98)}[machine]
     assert all(interpret(program, arch, call) == allow for call in reads)
 
@@ -190,7 +196,7 @@ def test_names_of_this_machines_calls():
     numbers = {int(n): name.removeprefix("__NR_") for name, n in defined.items() if n.isdigit()}
     denied = sandbox._DENIED[platform.machine()]
     for name in ("fork", "vfork", "execve", "execveat", "unshare", "setns", "setsid", "pidfd_open", "pidfd_getfd"):
-        assert name not in numbers.values() or name in [numbers.get(n) for n in denied["processes"]]
+        assert name not in numbers.values() or name in [numbers.get(n) for n in denied["processes"] + denied["new processes"]]
     for group, word in (("sockets", "socket"), ("tracing and signals", "ptrace"), ("the file system", "mount"), ("the kernel", "bpf")):
         assert word in [numbers.get(n) for n in denied[group]]
 

@@ -15,17 +15,13 @@ short-lived thread to the next; work of a thread in the microseconds between the
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import gc
-import json
 import math
 import mmap
 import os
 import platform
 import random
-import secrets
-import signal
 import socket
 import statistics
 import sys
@@ -45,8 +41,9 @@ from kernelwright.plan import PlanError, unmet
 from kernelwright.records import COLD_MODES, Build, Candidate, Environment, Outcome, Workload
 from kernelwright.settings import settings
 from kernelwright.targets import cpu, sandbox
+from kernelwright.targets.contender_process import ContenderProcess, reap
 from kernelwright.targets.cpu_child import Program, Trusted, Work, serve
-from kernelwright.targets.processes import die_with_parent, kill_group
+from kernelwright.targets.processes import die_with_parent
 from kernelwright.targets.python_module import Answer
 from kernelwright.targets.target import Bound, CandidateFault, Contender, Device, Peaks, Run
 
@@ -66,8 +63,6 @@ ANSWER_US = 40.0
 """Processor time of saying where outputs are, which an empty request does not do."""
 LARGEST_VIEW = 64 << 20
 """Bytes that a Python candidate's output may span beyond four times its own size."""
-_OWN_FAULTS = ("COMPILE_ERROR", "LAUNCH_ERROR", "REFUSED", "CRASH", "OUT_OF_MEMORY", "WRONG_RESULT", "CHEAT")
-"""What a candidate's process may say of itself."""
 
 
 @dataclass(frozen=True)
@@ -226,34 +221,36 @@ class CpuContender(Contender):
     def __init__(self, device: CpuDevice, sets: Sequence[Bound], work: Work, *, trusted: bool):
         self.cold_launches, self.in_place = len(sets), not trusted
         self._device, self._sets, self._work, self._trusted = device, sets, work, trusted
-        self._stopped = False
         self._seen: dict[str, list[_Seen]] = {}
         self._private = None if trusted else tempfile.TemporaryDirectory(prefix="kernelwright-", ignore_cleanup_errors=True)
-        _reap()
+        reap()
         ours, theirs = Pipe()
-        self._stderr = os.memfd_create("stderr")
+        stderr = os.memfd_create("stderr")
         enter = functools.partial(_enter, self._private and Path(self._private.name), _readable(work), device.threads)
         gc.disable()
         sys.stdout.flush()
         sys.stderr.flush()
-        self._pid = os.fork()
-        if self._pid == 0:
-            _child(device, theirs, self._stderr, work, enter)
+        pid = os.fork()
+        if pid == 0:
+            _child(device, theirs, stderr, work, enter)
         gc.enable()
         theirs.close()
-        self._pipe = ours
-        self._cpu_clock = (~self._pid << 3) | 2
-        """Linux's clock id of another process's CPU time: not moved by other load, as the wall clock is."""
+        self._process = ContenderProcess(pid, ours, stderr, stops=not trusted, threads=device.threads)
         slow = trusted or not isinstance(work, Program)
-        layers = self._ask({"do": "load"}, SETUP_SECONDS if slow else RUN_SECONDS)[0].get("layers")
+        try:
+            layers = self._process.ask({"do": "load"}, SETUP_SECONDS if slow else RUN_SECONDS)[0].get("layers")
+        except CandidateFault:
+            self.close()
+            raise
         if not trusted and layers != list(sandbox.probe()):
+            self.close()
             raise RuntimeError(f"a candidate's process reached the isolation {layers}, this machine offers {sandbox.probe()}")
 
     # ------------------------------------------------------------------------------------------------------------ running
 
     def run(self, index: int = 0) -> None:
         if self._trusted:
-            self._ask({"do": "store", "set": index}, SETUP_SECONDS)
+            self._process.ask({"do": "store", "set": index}, SETUP_SECONDS)
         else:
             self._make_ready(index)
             self._launch([index], RUN_SECONDS)
@@ -302,12 +299,12 @@ class CpuContender(Contender):
         kept = [t.clone() for t in hidden]
         for t in hidden:
             t.zero_()
-        self._ask({"do": "state", "set": index}, RUN_SECONDS)
+        self._process.ask({"do": "state", "set": index}, RUN_SECONDS)
         for t, value in zip(hidden, kept, strict=True):
             t.copy_(value)
 
     def _launch(self, sets: list[int], seconds: float) -> _Seen:
-        answer, cpu = self._ask({"do": "launch", "sets": sets}, seconds)
+        answer, cpu = self._process.ask({"do": "launch", "sets": sets}, seconds)
         try:
             claims = [float(ns) / 1e3 for ns in answer["ns"]]
             switched = [bool(s) for s in answer["switched"]]
@@ -323,7 +320,7 @@ class CpuContender(Contender):
         """Copies a Python candidate's outputs out of its memory, now that it is stopped, into the set."""
         assert isinstance(self._work, Answer)
         try:
-            with open(f"/proc/{self._pid}/mem", "rb", buffering=0) as memory:
+            with open(f"/proc/{self._process.pid}/mem", "rb", buffering=0) as memory:
                 for name, where in zip(self._work.outputs, results, strict=True):
                     _copy_out(memory.fileno(), where, self._sets[index].tensors[name], name)
         except (TypeError, ValueError, KeyError, AttributeError):
@@ -362,92 +359,8 @@ class CpuContender(Contender):
     def disturbed(self) -> str | None:
         return self._work.disturbed() if isinstance(self._work, Program) else None
 
-    def _used(self) -> tuple[float, dict[str, int]]:
-        """The process's CPU time so far, seconds; and that of each thread, nanoseconds, where it may use several."""
-        total = time.clock_gettime(self._cpu_clock)
-        if self._trusted or self._device.threads == 1:
-            return total, {}
-        each = {}
-        for task in os.scandir(f"/proc/{self._pid}/task"):
-            with contextlib.suppress(OSError), open(f"{task.path}/schedstat") as stat:  # a thread may just have ended
-                each[task.name] = int(stat.read().split()[0])
-        return total, each
-
-    def _ask(self, request: dict[str, Any], seconds: float) -> tuple[dict[str, Any], float]:
-        """The answer; and the least time, microseconds, that the processor time used for it can have taken: that of all threads divided by
-        the number allowed, or that of the busiest. A candidate is stopped before and after: it does nothing while inputs are drawn, rivals
-        run, or outputs are read."""
-        request["id"] = secrets.token_hex(4)
-        try:
-            self._pipe.send_bytes(json.dumps(request).encode())
-            total, each = self._used()
-            if self._stopped:
-                os.kill(self._pid, signal.SIGCONT)
-            answered = self._pipe.poll(seconds)
-            if not self._trusted:
-                os.kill(self._pid, signal.SIGSTOP)
-                self._stopped = True
-            now_total, now_each = self._used()
-            busiest = max((ns - each.get(task, 0) for task, ns in now_each.items()), default=0)
-            used = max(1e6 * (now_total - total) / self._device.threads, busiest / 1e3)
-            if not answered:
-                self._kill()
-                raise CandidateFault(Outcome.TIMEOUT, f"no answer to {request['do']!r} within {seconds:.0f} s; the process was killed")
-            answer = json.loads(self._pipe.recv_bytes(1 << 20))
-            if not isinstance(answer, dict):
-                raise ValueError
-        except (EOFError, OSError, ValueError, RecursionError):
-            raise self._obituary() from None
-        if answer.get("id") != request["id"]:
-            self._kill()
-            raise CandidateFault(Outcome.CHEAT, f"the process sent an answer that nobody had asked for, at {request['do']!r}")
-        if "fault" in answer:
-            outcome = answer["fault"] if answer["fault"] in _OWN_FAULTS else Outcome.CRASH
-            raise CandidateFault(Outcome(outcome), str(answer.get("evidence"))[:2000])
-        return answer, used
-
-    def _obituary(self) -> CandidateFault:
-        """Why the child died; one that only closed or spoilt its pipe is killed."""
-        ended, status = 0, 0
-        for _ in range(50):
-            ended, status = os.waitpid(self._pid, os.WNOHANG)
-            if ended:
-                break
-            os.kill(self._pid, signal.SIGCONT)  # it may have been on its way out when it was stopped
-            time.sleep(0.01)
-        if not ended:
-            self._kill()
-            return CandidateFault(Outcome.CRASH, "the process closed its pipe to the judge, or sent what is no answer; it was killed")
-        self._pid = 0
-        words = os.pread(self._stderr, 4000, max(0, os.fstat(self._stderr).st_size - 4000)).decode(errors="replace").strip()
-        if "bad_alloc" in words or "out of memory" in words.lower():
-            return CandidateFault(Outcome.OUT_OF_MEMORY, f"the process ran out of memory: {words[:500]}")
-        if os.WIFSIGNALED(status):
-            number = os.WTERMSIG(status)
-            name = signal.Signals(number).name
-            what = (
-                "the process was killed, as the system does when memory runs out"
-                if number == signal.SIGKILL
-                else f"the process died of {name}"
-            )
-            outcome = Outcome.OUT_OF_MEMORY if number == signal.SIGKILL else Outcome.CRASH
-            return CandidateFault(outcome, f"{what}{': ' + words[-500:] if words else ''}")
-        return CandidateFault(
-            Outcome.CRASH, f"the process exited by itself with code {os.waitstatus_to_exitcode(status)} {words[-500:]}".rstrip()
-        )
-
-    def _kill(self) -> None:
-        if self._pid:
-            kill_group(self._pid)
-            _killed.append(self._pid)  # its memory takes the system 15 ms to free: nobody need wait for that
-            self._pid = 0
-
     def close(self) -> None:
-        self._kill()
-        self._pipe.close()
-        if self._stderr >= 0:
-            os.close(self._stderr)
-            self._stderr = -1
+        self._process.close()
         if self._private is not None:
             self._private.cleanup()  # nothing that a candidate wrote is there for the next
 
@@ -470,14 +383,6 @@ def _copy_out(memory: int, where: dict[str, Any], out: torch.Tensor, name: str) 
             raise OSError(0, "end of memory")
         done += read
     out.copy_(raw.view(out.dtype).as_strided(shape, strides))
-
-
-_killed: list[int] = []
-
-
-def _reap() -> None:
-    """Takes note of children that have ended since they were killed."""
-    _killed[:] = [pid for pid in _killed if os.waitpid(pid, os.WNOHANG)[0] == 0]
 
 
 def _readable(work: Work) -> list[str]:

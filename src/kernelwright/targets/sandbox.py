@@ -29,11 +29,12 @@ import errno
 import os
 import platform
 import resource
-import signal
 import struct
 import sys
 import sysconfig
-from collections.abc import Iterable
+import tempfile
+import warnings
+from collections.abc import Iterable, Sequence
 from functools import cache
 from pathlib import Path
 
@@ -61,19 +62,38 @@ def enter(private: Path, readable: Iterable[str | Path] = (), *, threads: int = 
 
     `private` is a folder, the only place where files can be written; `readable` are files or folders besides Python and its packages.
     """
+    return (*restrict(private, readable, threads=threads), *seal())
+
+
+def restrict(
+    private: Path,
+    readable: Iterable[str | Path] = (),
+    *,
+    threads: int = 1,
+    memory: int | None = MEMORY,
+    devices: Iterable[str | Path] = (),
+    programs: bool = False,
+) -> tuple[str, ...]:
+    """All but the filter. `memory` None: no limit of the address space (a GPU's driver reserves terabytes); `devices` are files that can be
+    written and controlled; with `programs` those of the system may be started, until `seal`."""
     layers = ["rlimits"]
-    _limit(threads)
+    _limit(threads, memory)
     _check(_prctl(38, 1, 0, 0, 0), "no_new_privs")  # PR_SET_NO_NEW_PRIVS: landlock and seccomp ask for it of those who are not root
     _drop_capabilities()
     layers.append("no capabilities")
-    abi = landlock_abi()
-    if abi:
-        _landlock(abi, private, [*_system_paths(), *map(Path, readable)])
+    if abi := landlock_abi():
+        _landlock(abi, private, [*_system_paths(), *map(Path, readable)], list(map(Path, devices)), programs=programs)
         layers.append(f"landlock {abi}")
-    if seccomp_available():
-        _seccomp(read_only=not abi)
-        layers.append("seccomp" if abi else "seccomp (no landlock: files can be read, none written)")
     return tuple(layers)
+
+
+def seal(*, processes: bool = False) -> tuple[str, ...]:
+    """The filter, for all threads of this process. With `processes` new ones may be made, until it is called again."""
+    if not seccomp_available():
+        return ()
+    abi = landlock_abi()
+    _seccomp(abi, processes=processes)
+    return ("seccomp",) if abi else ("seccomp (no landlock: files can be read, none written)",)
 
 
 def isolation(layers: Iterable[str]) -> str:
@@ -82,12 +102,12 @@ def isolation(layers: Iterable[str]) -> str:
 
 @cache
 def probe() -> tuple[str, ...]:
-    """The layers that `enter` reaches on this machine, seen by entering in a forked child. Only where this process has a single thread."""
-    import tempfile
-
+    """The layers that `enter` reaches on this machine, seen by entering in a forked child. Raises SandboxError."""
     read, write = os.pipe()
     with tempfile.TemporaryDirectory(prefix="kernelwright-") as private:
-        pid = os.fork()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)  # of forking beside threads: the child calls the kernel and exits
+            pid = os.fork()
         if pid == 0:
             try:
                 os.write(write, "\n".join(enter(Path(private))).encode())
@@ -113,13 +133,13 @@ def _check(result: int, what: str) -> int:
 # ------------------------------------------------------------------------------------------------- limits and capabilities
 
 
-def _limit(threads: int) -> None:
+def _limit(threads: int, memory: int | None) -> None:
     with open("/proc/self/statm") as statm:
         mapped = int(statm.read().split()[0]) * resource.getpagesize()
     with open("/proc/loadavg") as loadavg:
         tasks = int(loadavg.read().split()[3].split("/")[1])
     for what, wanted in (
-        (resource.RLIMIT_AS, mapped + MEMORY),
+        (resource.RLIMIT_AS, resource.RLIM_INFINITY if memory is None else mapped + memory),
         (resource.RLIMIT_CPU, CPU_SECONDS * threads),
         (resource.RLIMIT_FSIZE, FILE_BYTES),
         (resource.RLIMIT_NOFILE, OPEN_FILES),
@@ -127,7 +147,7 @@ def _limit(threads: int) -> None:
         (resource.RLIMIT_CORE, 0),
     ):
         hard = resource.getrlimit(what)[1]
-        limit = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+        limit = hard if wanted == resource.RLIM_INFINITY else wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
         resource.setrlimit(what, (limit, limit))
     try:
         with open("/proc/self/oom_score_adj", "w") as score:
@@ -160,15 +180,16 @@ def landlock_abi() -> int:
     return max(0, _syscall(_RULESET, None, ctypes.c_size_t(0), 1))
 
 
-def _landlock(abi: int, private: Path, readable: list[Path]) -> None:
+def _landlock(abi: int, private: Path, readable: list[Path], devices: Sequence[Path] = (), *, programs: bool = False) -> None:
     access = _ACCESS_BY_ABI[max(known for known in _ACCESS_BY_ABI if known <= abi)]
     # from ABI 4: TCP bind and connect; from ABI 6: no abstract sockets to, and no signals to, processes outside
     attributes = struct.pack("=QQQ", access, 3 if abi >= 4 else 0, 3 if abi >= 6 else 0)[: 24 if abi >= 6 else 16 if abi >= 4 else 8]
     ruleset = _check(_syscall(_RULESET, attributes, ctypes.c_size_t(len(attributes)), 0), "landlock")
     try:
         for path in dict.fromkeys(readable):
-            _allow(ruleset, path, (_READ_FILE | _READ_DIR) & access)
-        _allow(ruleset, Path(os.devnull), (_READ_FILE | 1 << 1) & access)
+            _allow(ruleset, path, (_READ_FILE | _READ_DIR | int(programs)) & access)
+        for path in (Path(os.devnull), *devices):
+            _allow(ruleset, path, (_READ_FILE | 1 << 1 | 1 << 15) & access)
         _allow(ruleset, private, access & ~(1 << 0 | 0b1111111 << 6) | 1 << 7 | 1 << 8)  # no devices, sockets, links; files and folders
         _check(_syscall(_RESTRICT, ruleset, 0), "landlock")
     finally:
@@ -218,37 +239,40 @@ _CLONE_THREAD = 0x10000
 
 _DENIED = {
     "x86_64": {
-        "processes": (57, 58, 59, 322, 272, 308, 109, 112, 434, 424, 438),
+        "new processes": (57, 58, 59, 322),
+        "processes": (272, 308, 109, 112, 434, 424, 438),
         "sockets": (*range(41, 56), 288, 299, 307),
         "tracing and signals": (101, 310, 311, 312, 440, 448, 200, 129, 297),
         "the file system": (165, 166, 155, 161, *range(428, 434), 442, 303, 304, 133, 259, 300, 179, 167, 168),
         "attributes of files": (90, 91, 92, 93, 94, 260, 268, 132, 235, 261, 280, 188, 189, 190, 197, 198, 199),
         "clocks": (164, 227, 305, 159),
-        "the kernel": (298, 321, 323, 425, 426, 427, 248, 249, 250, 169, 170, 171, 172, 173, 175, 176, 313, 246, 320, 163, 135, 317, 103),
+        "the kernel": (298, 321, 323, 425, 426, 427, 248, 249, 250, 169, 170, 171, 172, 173, 175, 176, 313, 246, 320, 163, 135, 103),
         "shared objects that outlive a process": (29, 30, 31, 64, 65, 66, 67, 68, 69, 70, 71, 220, *range(240, 246)),
         "scheduling": (203, 144, 142, 314, 141, 251, 238, 256, 279),
     },
     "aarch64": {
-        "processes": (221, 281, 97, 268, 154, 157, 434, 424, 438),
+        "new processes": (221, 281),
+        "processes": (97, 268, 154, 157, 434, 424, 438),
         "sockets": (*range(198, 213), 242, 243, 269),
         "tracing and signals": (117, 270, 271, 272, 440, 448, 130, 138, 240),
         "the file system": (40, 39, 41, 51, *range(428, 434), 442, 264, 265, 33, 262, 60, 224, 225),
         "attributes of files": (52, 53, 54, 55, 88, 5, 6, 7, 14, 15, 16),
         "clocks": (170, 112, 266, 171),
-        "the kernel": (241, 280, 282, 425, 426, 427, 217, 218, 219, 142, 161, 162, 105, 106, 273, 104, 294, 89, 92, 277, 116),
+        "the kernel": (241, 280, 282, 425, 426, 427, 217, 218, 219, 142, 161, 162, 105, 106, 273, 104, 294, 89, 92, 116),
         "shared objects that outlive a process": (*range(186, 198), *range(180, 186)),
         "scheduling": (122, 119, 118, 274, 140, 30, 237, 238, 239),
     },
 }
 """System calls that are refused (EPERM) whatever their arguments."""
+_CALLS = ("clone", "clone3", "kill", "tgkill", "prctl", "prlimit64", "openat", "openat2", "seccomp", "truncate")
 _NUMBERS = {
-    "x86_64": {"clone": 56, "clone3": 435, "kill": 62, "tgkill": 234, "prctl": 157, "prlimit64": 302, "openat": 257, "openat2": 437},
-    "aarch64": {"clone": 220, "clone3": 435, "kill": 129, "tgkill": 131, "prctl": 167, "prlimit64": 261, "openat": 56, "openat2": 437},
+    "x86_64": dict(zip(_CALLS, (56, 435, 62, 234, 157, 302, 257, 437, 317, 76), strict=True)),
+    "aarch64": dict(zip(_CALLS, (220, 435, 129, 131, 167, 261, 56, 437, 277, 45), strict=True)),
 }
 _WRITING = {
-    # creat, truncate, ftruncate stays (own memory files), rename, mkdir, rmdir, link, unlink, symlink, and their *at forms
-    "x86_64": (85, 76, 82, 83, 84, 86, 87, 88, 264, 258, 265, 263, 266, 316),
-    "aarch64": (45, 38, 34, 37, 35, 36, 276),
+    # creat, rename, mkdir, rmdir, link, unlink, symlink, and their *at forms
+    "x86_64": (85, 82, 83, 84, 86, 87, 88, 264, 258, 265, 263, 266, 316),
+    "aarch64": (38, 34, 37, 35, 36, 276),
 }
 _NEWEST = 450
 """Calls that are younger than this list are ENOSYS, as on an older kernel."""
@@ -260,17 +284,18 @@ def seccomp_available() -> bool:
     return platform.machine() in _ARCH and os.path.exists("/proc/sys/kernel/seccomp/actions_avail")
 
 
-def _seccomp(*, read_only: bool) -> None:
-    program = _program(platform.machine(), os.getpid(), read_only=read_only)
+def _seccomp(abi: int, *, processes: bool) -> None:
+    program = _program(platform.machine(), os.getpid(), abi=abi, processes=processes)
 
     class Filter(ctypes.Structure):
         _fields_ = [("len", ctypes.c_ushort), ("filter", ctypes.c_char_p)]
 
     filter_ = Filter(len(program) // 8, program)
-    _check(_prctl(22, 2, ctypes.byref(filter_), 0, 0), "seccomp")  # PR_SET_SECCOMP, SECCOMP_MODE_FILTER
+    # SECCOMP_SET_MODE_FILTER with SECCOMP_FILTER_FLAG_TSYNC: threads that libraries have started meanwhile are confined as well
+    _check(_syscall(_NUMBERS[platform.machine()]["seccomp"], 1, 1, ctypes.byref(filter_)), "seccomp")
 
 
-def _program(machine: str, pid: int, *, read_only: bool) -> bytes:
+def _program(machine: str, pid: int, *, abi: int, processes: bool) -> bytes:
     """The filter: `struct sock_filter` (code, jump if true, jump if false, k), 8 bytes each."""
     load, equal, at_least, any_bit, give = 0x20, 0x15, 0x35, 0x45, 0x06
     number, args = 0, 16  # offsets in struct seccomp_data: nr, and the low halves of six 64-bit arguments
@@ -294,14 +319,18 @@ def _program(machine: str, pid: int, *, read_only: bool) -> bytes:
     when(numbers["clone3"], refuse(errno.ENOSYS))
     when(numbers["openat2"], refuse(errno.ENOSYS))  # its flags lie in memory, where no filter can look
     out += [(at_least, 0, 1, _NEWEST + 1), refuse(errno.ENOSYS)]
-    when(numbers["clone"], argument(0), (any_bit, 0, 1, _CLONE_THREAD), allow, deny)
+    denied = [call for group, calls in _DENIED[machine].items() for call in calls if not (processes and group == "new processes")]
+    if not processes:
+        when(numbers["clone"], argument(0), (any_bit, 0, 1, _CLONE_THREAD), allow, deny)
+        denied.append(numbers["seccomp"])
     for name in ("kill", "tgkill"):
         when(numbers[name], argument(0), (equal, 0, 1, pid), allow, deny)
     when(numbers["prlimit64"], argument(0), (equal, 1, 0, 0), (equal, 0, 1, pid), allow, deny)
     options = [(equal, len(_PRCTL_ALLOWED) - i, 0, option) for i, option in enumerate(_PRCTL_ALLOWED)]
     when(numbers["prctl"], argument(0), *options, deny, allow)
-    denied = [call for group in _DENIED[machine].values() for call in group]
-    if read_only:
+    if abi < 3:
+        denied.append(numbers["truncate"])  # landlock does not know it yet
+    if not abi:
         denied += _WRITING[machine]
         writing = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC
         when(numbers["openat"], argument(2), (any_bit, 0, 1, writing), deny, allow)
@@ -311,8 +340,3 @@ def _program(machine: str, pid: int, *, read_only: bool) -> bytes:
         when(call, deny)
     out.append(allow)
     return b"".join(struct.pack("=HBBI", *instruction) for instruction in out)
-
-
-def killed_by_sandbox(number: int) -> bool:
-    """Whether a process that died of this signal may have met the filter or a limit."""
-    return number in (signal.SIGSYS, signal.SIGXCPU)
