@@ -74,6 +74,18 @@ def child_environment(changes: Mapping[str, str]) -> dict[str, str]:
     return {**os.environ, **changes}
 
 
+_FOR_ANSWERS = ("PATH", "LANG", "LD_LIBRARY_PATH", "CUDA_HOME", "CUDA_PATH", "CUDA_VISIBLE_DEVICES", "PYTHONPATH", "VIRTUAL_ENV")
+
+
+def answer_environment(folder: str) -> dict[str, str]:
+    """The environment of a candidate's process: nothing of the user's that is not needed to compute, homes and caches in `folder`."""
+    kept = {name: os.environ[name] for name in _FOR_ANSWERS if name in os.environ}
+    if "PYTHONPATH" in kept:  # it works in another folder
+        kept["PYTHONPATH"] = os.pathsep.join(os.path.abspath(p) for p in kept["PYTHONPATH"].split(os.pathsep) if p)
+    caches = ("HOME", "TMPDIR", "XDG_CACHE_HOME", "TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR", "TORCH_EXTENSIONS_DIR", "CUDA_CACHE_PATH")
+    return {**kept, **dict.fromkeys(caches, folder), "OMP_WAIT_POLICY": "PASSIVE", "PYTHONDONTWRITEBYTECODE": "1"}
+
+
 def settings(environ: Mapping[str, str] | None = None) -> Settings:
     """Reads the environment. An empty variable counts as unset. Raises SettingsError."""
     env = os.environ if environ is None else environ

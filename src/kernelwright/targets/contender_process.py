@@ -113,6 +113,17 @@ class ContenderProcess:
             Outcome.CRASH, f"the process exited by itself with code {os.waitstatus_to_exitcode(status)} {words[-500:]}".rstrip()
         )
 
+    def kill_others(self) -> None:
+        """Ends every other process of the session that this one leads: compilers, and whatever else it has started."""
+        for entry in os.scandir("/proc"):
+            if not entry.name.isdigit() or int(entry.name) == self.pid:
+                continue
+            with contextlib.suppress(OSError):
+                with open(f"/proc/{entry.name}/stat") as stat:
+                    session = int(stat.read().rpartition(")")[2].split()[3])
+                if session == self.pid:
+                    os.kill(int(entry.name), signal.SIGKILL)
+
     def kill(self) -> None:
         if self.pid:
             kill_group(self.pid)

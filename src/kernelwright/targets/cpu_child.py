@@ -41,6 +41,10 @@ class Work:
     def load(self) -> None:
         """Loads the contender's code. Raises CandidateFault."""
 
+    def seal(self) -> Sequence[str]:
+        """Confines the process further, once it is set up: layers reached."""
+        return ()
+
     def state(self, index: int) -> None:
         """Makes ready for set `index`, outside the clock, before the set's inputs are there."""
 
@@ -183,6 +187,8 @@ def serve(pipe: Connection, work: Work, enter: Callable[[], Sequence[str]]) -> N
                         if getattr(module, name) is not handle:
                             raise CandidateFault(Outcome.CHEAT, f"it replaced {module.__name__}.{name}")
                     answer |= {"ns": claims, "switched": switched, "results": describe(result)}
+                case "seal":
+                    answer["layers"] = list(work.seal())
                 case "state":
                     work.state(request["set"])
                 case "store":

@@ -24,7 +24,7 @@ from kernelwright.targets.nvml import Nvml
 from kernelwright.targets.target import Bound, CandidateFault, Contender, Device, Peaks, Run, Target, TargetUnavailable
 
 if TYPE_CHECKING:
-    from kernelwright.targets.cuda_contender import Program
+    pass
 
 OFFLINE = {
     80: DeviceFacts(target="cuda:sm_80", name="NVIDIA A100", sms=108, smem_per_block=163 * 1024, l2_bytes=40 * 2**20),
@@ -189,9 +189,13 @@ class CudaDevice(Device):
             # the caching allocator's blocks start at multiples of 512 bytes
             return self._torch.empty(max(size, 1), dtype=self._torch.uint8, device="cuda")[:size]
 
-    def load(self, candidate: Candidate, build: Build | None, w: Workload, sets: Sequence[Bound]) -> Program:
+    def load(self, candidate: Candidate, build: Build | None, w: Workload, sets: Sequence[Bound]) -> Contender:
         from kernelwright.targets.cuda_contender import Program, not_runnable
 
+        if candidate.kind == "python":
+            from kernelwright.targets.answer_process import AnswerProcess
+
+            return AnswerProcess(candidate.source, w, sets, device="cuda", prepare=self.clock.prepare)
         if candidate.kind != "cuda" or candidate.plan is None or build is None:
             raise not_runnable(candidate.kind)
         module, release = self._module(build)

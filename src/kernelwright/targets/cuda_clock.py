@@ -62,11 +62,26 @@ class Clock:
     def synchronize(self, doing: str = "the GPU") -> None:
         call(doing, self.bindings.cuCtxSynchronize())
 
-    def between_events(self, work: Callable[[], object], *, cold: bool) -> tuple[float, bool]:
-        """(microseconds, whether the host was ahead all the time)."""
+    def prepare(self, mode: str, tensors: Sequence[torch.Tensor]) -> None:
+        """For work of another process: the L2 emptied, or filled with these tensors, and the device idle."""
+        if mode == "host-server":
+            time.sleep(random.expovariate(1 / SERVER_PAUSE))
+        self.release_persisting()
+        if mode in COLD_MODES:
+            torch.sum(self._flush, dim=0, out=self._sink)
+        else:
+            for tensor in tensors:
+                tensor.sum()
+        self.synchronize()
+
+    def release_persisting(self) -> None:
         status = self.bindings.cuCtxResetPersistingL2Cache()
         if status[0].name != "CUDA_ERROR_NOT_SUPPORTED":
             call("the L2 cache", status)
+
+    def between_events(self, work: Callable[[], object], *, cold: bool) -> tuple[float, bool]:
+        """(microseconds, whether the host was ahead all the time)."""
+        self.release_persisting()
         if cold:
             torch.sum(self._flush, dim=0, out=self._sink)
         else:

@@ -46,23 +46,28 @@ class Answer(Work):
         """Inputs of `forward`: kept from the process until the clock runs."""
 
     def load(self) -> None:
+        self._model = self.make(self.define())
+
+    def define(self) -> Any:
+        """Executes the source; the class that it defines."""
         module = types.ModuleType("answer")
         # TorchScript and tracebacks look the text up by file name; dataclasses look the module up
         linecache.cache["<answer>"] = (len(self._source), None, self._source.splitlines(keepends=True), "<answer>")
         sys.modules["answer"] = module
         try:
             exec(compile(self._source, "<answer>", "exec"), module.__dict__)
-            made = module.__dict__["ModelNew"]
+            return module.__dict__["ModelNew"]
         except KeyError:
             raise CandidateFault(Outcome.COMPILE_ERROR, "the answer defines no class ModelNew") from None
         except MemoryError:
             raise
         except Exception as error:  # the candidate's own code: whatever it raises is its fault
             raise CandidateFault(*_blame(error, Outcome.COMPILE_ERROR)) from None
+
+    def make(self, made: Any) -> torch.nn.Module:
         try:
             with torch.device(self._device):
-                model = made(*self._init_inputs)
-            self._model = model.requires_grad_(False)
+                return made(*self._init_inputs).requires_grad_(False)
         except MemoryError:
             raise
         except Exception as error:
@@ -72,8 +77,11 @@ class Answer(Work):
         self._model.load_state_dict(self._states[index])
 
     def launch(self, index: int) -> Any:
+        return self.call(self._model, index)
+
+    def call(self, model: torch.nn.Module, index: int) -> Any:
         try:
-            return self._model(*self._args[index])
+            return model(*self._args[index])
         except MemoryError:
             raise
         except Exception as error:
