@@ -70,8 +70,13 @@ class Settings:
 
 
 def child_environment(changes: Mapping[str, str]) -> dict[str, str]:
-    """The environment of a process that we start: ours, with some variables set."""
-    return {**os.environ, **changes}
+    """The environment of a process that we start: ours, with some variables set, and without what looks like a secret: a candidate can read
+    the memory of the judge that it was forked from."""
+    kept = {name: value for name, value in os.environ.items() if not any(word in name.upper() for word in _SECRETS)}
+    return {**kept, **changes}
+
+
+_SECRETS = ("KEY", "TOKEN", "SECRET", "PASSWORD", "PASSWD", "CREDENTIAL")
 
 
 _FOR_ANSWERS = ("PATH", "LANG", "LD_LIBRARY_PATH", "CUDA_HOME", "CUDA_PATH", "CUDA_VISIBLE_DEVICES", "PYTHONPATH", "VIRTUAL_ENV")

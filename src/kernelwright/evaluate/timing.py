@@ -25,7 +25,7 @@ from kernelwright.records import COLD_MODES, Comparison, Outcome, Timing, Worklo
 from kernelwright.targets.target import CandidateFault, Contender, Peaks
 
 
-@dataclass
+@dataclass(eq=False)
 class Entrant:
     """A contender in the rounds of one mode."""
 
@@ -96,7 +96,12 @@ def measure(
             turns.append((alive[0], again))
         order.shuffle(turns)
         spot = _Spot(problem, w, buffers, secret)
+        had: list[Entrant] = []
         for e, samples in turns:
+            if e in had:  # no contender is clocked twice on the same inputs
+                refill(problem, w, buffers, rng, device)
+                spot = _Spot(problem, w, buffers, secret)
+            had.append(e)
             if e.fault is None:
                 note(e.label, f"round {rounds + 1}, {mode}")
                 turn = functools.partial(_turn, problem, w, buffers, e, samples, mode, spot, peaks)

@@ -45,7 +45,7 @@ from kernelwright.targets.contender_process import ContenderProcess, reap
 from kernelwright.targets.cpu_child import Program, Trusted, Work, serve
 from kernelwright.targets.processes import die_with_parent
 from kernelwright.targets.python_module import Answer
-from kernelwright.targets.target import Bound, CandidateFault, Contender, Device, Peaks, Run
+from kernelwright.targets.target import Bound, CandidateFault, Contender, Device, Peaks, Run, TargetUnavailable
 
 RUN_SECONDS = 10.0
 SETUP_SECONDS = 300.0
@@ -79,6 +79,10 @@ class CpuDevice(Device):
     torch_device = "cpu"
 
     def __init__(self) -> None:
+        try:
+            self._isolation = sandbox.isolation(sandbox.probe())
+        except sandbox.SandboxError as error:
+            raise TargetUnavailable(str(error)) from None
         # The judge itself stays single-threaded: a process that has started an OpenMP pool cannot fork children that use OpenMP.
         torch.set_num_threads(1)
         self.threads = settings().threads
@@ -105,7 +109,7 @@ class CpuDevice(Device):
                 "cores": len(cpu.usable_cores()),
                 "L2 bytes": cpu.cache_bytes(2),
                 "L3 bytes": cpu.cache_bytes(3),
-                "isolation": sandbox.isolation(sandbox.probe()),
+                "isolation": self._isolation,
                 "capability": torch.backends.cpu.get_cpu_capability(),
             },
             versions={

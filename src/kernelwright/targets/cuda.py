@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from kernelwright.families.family import DeviceFacts
 from kernelwright.records import Build, Candidate, Environment, Outcome, Workload
 from kernelwright.settings import settings
-from kernelwright.targets import cuda_probe, driver, nvrtc, roofline_cuda
+from kernelwright.targets import cuda_probe, driver, nvrtc, roofline_cuda, sandbox
 from kernelwright.targets.cuda_libraries import cublaslt_version
 from kernelwright.targets.cuda_probe import Gpu
 from kernelwright.targets.nvml import Nvml
@@ -153,7 +153,8 @@ class CudaDevice(Device):
             "memory GB": round(gpu.memory_bytes / 1e9, 1),
             "L2 bytes": gpu.l2_bytes,
             "driver": self._nvml.driver_version() if self._nvml else "",
-            "isolation": "own process",
+            # device code needs no more; a Python candidate's process has its own, without a limit of the address space
+            "isolation": f"own process; Python candidates: {sandbox.isolation(sandbox.probe())} after the first run",
             **self._limits,
         }
         return Environment(
