@@ -70,8 +70,25 @@ class Settings:
 
 
 def child_environment(changes: Mapping[str, str]) -> dict[str, str]:
-    """The environment of a process that we start: ours, with some variables set."""
-    return {**os.environ, **changes}
+    """The environment of a process that we start: ours, with some variables set, and without what looks like a secret: a candidate can read
+    the memory of the judge that it was forked from."""
+    kept = {name: value for name, value in os.environ.items() if not any(word in name.upper() for word in _SECRETS)}
+    return {**kept, **changes}
+
+
+_SECRETS = ("KEY", "TOKEN", "SECRET", "PASSWORD", "PASSWD", "CREDENTIAL")
+
+
+_FOR_ANSWERS = ("PATH", "LANG", "LD_LIBRARY_PATH", "CUDA_HOME", "CUDA_PATH", "CUDA_VISIBLE_DEVICES", "PYTHONPATH", "VIRTUAL_ENV")
+
+
+def answer_environment(folder: str) -> dict[str, str]:
+    """The environment of a candidate's process: nothing of the user's that is not needed to compute, homes and caches in `folder`."""
+    kept = {name: os.environ[name] for name in _FOR_ANSWERS if name in os.environ}
+    if "PYTHONPATH" in kept:  # it works in another folder
+        kept["PYTHONPATH"] = os.pathsep.join(os.path.abspath(p) for p in kept["PYTHONPATH"].split(os.pathsep) if p)
+    caches = ("HOME", "TMPDIR", "XDG_CACHE_HOME", "TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR", "TORCH_EXTENSIONS_DIR", "CUDA_CACHE_PATH")
+    return {**kept, **dict.fromkeys(caches, folder), "OMP_WAIT_POLICY": "PASSIVE", "PYTHONDONTWRITEBYTECODE": "1"}
 
 
 def settings(environ: Mapping[str, str] | None = None) -> Settings:

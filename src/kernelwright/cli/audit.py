@@ -27,7 +27,7 @@ def register(app: typer.Typer) -> None:
         honest: Annotated[int, typer.Option(min=0, help="Honest kernels that must not be refused.")] = 100,
         json_output: Json = False,
     ) -> None:
-        """Run a corpus of cheats, then honest kernels, through the judge; exit with 1 if one cheat passes or one honest kernel is refused."""
+        """Run cheats, then honest kernels, through the judge; exit with 1 if a cheat passes or an honest kernel is refused."""
         from kernelwright.cli.progress import steps
         from kernelwright.evaluate.corpus import audit_of, suspects
         from kernelwright.evaluate.evaluator import Evaluator

@@ -9,7 +9,7 @@ A cheat is a candidate file (`candidate_file.py`) whose first comments say what 
     // target: cpu                                     cpu or cuda; a .cu file is for cuda, another for cpu
     // harmless: why it gains nothing                  where OK is among the outcomes
 
-`#` in a Python file. A file without `cheat:` is an honest kernel, whose verdict must be OK.
+In a Python file the lines stand in its docstring. A file without `cheat:` is an honest kernel, whose verdict must be OK.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from kernelwright.problems import resolve
 from kernelwright.records import Candidate, Origin, Outcome, Trial, Workload
 from kernelwright.targets.target import Target
 
-_HEADER = re.compile(r"^(?://|#)\s*(cheat|idea|problem|verdict|target|harmless|xfail):\s*(.+?)\s*$", re.MULTILINE)
+_HEADER = re.compile(r"^(?://|#)?\s*(cheat|idea|problem|verdict|target|harmless|xfail):\s*(.+?)\s*$", re.MULTILINE)
 _SUFFIXES = {".cu": "cuda", ".cpp": "cpu", ".py": "cpu"}
 HONEST = "honest"
 """The kind of a kernel that is none of a cheat."""

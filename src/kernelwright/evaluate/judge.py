@@ -50,11 +50,14 @@ class Bench:
         self.device, self.w, self.sets, self.sms = device, w, sets, sms
         self.problem = problem_of(w)
         self.rng = torch.Generator(device=device.torch_device)
-        self.rng.manual_seed(int.from_bytes(os.urandom(7), "big"))
+        self.reseed()
         self.buffers = self.make_buffers(w, Shape(), sets)
         self.rivals: dict[str, _State] = {}
         self.inputs: Tensors | None = None
         """Drawn once, for warming up; every timed round draws its own."""
+
+    def reseed(self) -> None:
+        self.rng.manual_seed(int.from_bytes(os.urandom(7), "big"))
 
     def make_buffers(self, w: Workload, shape: Shape, sets: int = 1) -> Buffers:
         return Buffers(self.device, problem_of(w), w, sets=sets, shape=shape, sms=self.sms)
@@ -87,7 +90,10 @@ class Bench:
 
         def load(w: Workload, buffers: Buffers) -> Contender:
             assert entry is not None
-            return self.device.load(entry.candidate, entry.build, w, buffers.bounds)
+            try:
+                return self.device.load(entry.candidate, entry.build, w, buffers.bounds)
+            finally:
+                self.reseed()  # a forked contender holds a copy of the generator: it must not tell what is drawn next
 
         if state.contender is None:
             note("load")
@@ -96,12 +102,25 @@ class Bench:
         try:
             ladder.run(self.w, self.buffers, state.contender, rungs, note)
         finally:
-            state.checks = ladder.checks
+            state.checks = [*_hints(entry), *ladder.checks]
 
     def close(self) -> None:
         for state in self.rivals.values():
             if state.contender is not None:
                 state.contender.close()
+
+
+def _hints(entry: Entry | None) -> list[Check]:
+    """What a Python candidate's text shows; it decides nothing."""
+    if entry is None or entry.candidate.kind != "python":
+        return []
+    from kernelwright.targets.python_module import library_calls
+
+    return [
+        Check(
+            rung="hint", case="library calls", passed=True, note=library_calls(entry.candidate.source) or "calls nothing of torch by name"
+        )
+    ]
 
 
 class Judge:
@@ -133,9 +152,7 @@ class Judge:
 
     def _bench_for(self, job: Job) -> Bench:
         w = job.workload
-        sets = 1
-        if not set(self.device.sets_for).isdisjoint(job.modes):
-            sets = self.device.cold_sets(sum(s.numel * DTYPES[s.dtype] for s in problem_of(w).tensors(w)))
+        sets = self.device.sets(sum(s.numel * DTYPES[s.dtype] for s in problem_of(w).tensors(w)), job.modes)
         if self.bench is None or self.bench.w != w or self.bench.sets != sets:
             if self.bench is not None:
                 self.bench.close()

@@ -19,15 +19,15 @@ from dataclasses import dataclass, field
 import numpy as np
 import torch
 
-from kernelwright.evaluate.buffers import Buffers, integers
+from kernelwright.evaluate.buffers import Buffers
 from kernelwright.evaluate.stats import bootstrap_median, converged, ratio_interval
 from kernelwright.evaluate.verify import compare, expect, poisoned, same_bits
 from kernelwright.problems.problem import Problem, Tensors
 from kernelwright.records import COLD_MODES, Comparison, Outcome, Timing, Workload
-from kernelwright.targets.target import CandidateFault, Contender, Fresh, Peaks, alter
+from kernelwright.targets.target import CandidateFault, Contender, Fresh, Peaks
 
 
-@dataclass
+@dataclass(eq=False)
 class Entrant:
     """A contender in the rounds of one mode."""
 
@@ -159,12 +159,6 @@ class _Spot(Fresh):
     def touch(self, sets: int) -> None:
         self.buffers.touch(sets)
 
-    def altered(self, seed: int, times: int) -> None:
-        views = [integers(t) for name in self.problem.alterable(self.w) if (t := self._copy.get(name)) is not None and t.numel()]
-        rng = random.Random(seed)
-        for _ in range(times):
-            alter(views, rng)
-
     def check(self, contender: Contender, mode: str) -> None:
         """Raises CandidateFault."""
         when = f"after-timing rung: right when verified, in a timed round ({mode})"
@@ -189,7 +183,7 @@ class _Spot(Fresh):
         CandidateFault."""
         self.choose(sets, False)
         self.renew()
-        first = self._order.randrange(1, sets)
+        first = 1 if self.coin() else self._order.randrange(1, sets)
         for index in range(first):
             contender.run(index)
         if not self.buffers.untouched(first):

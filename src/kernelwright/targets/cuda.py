@@ -10,21 +10,18 @@ import re
 import socket
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from kernelwright.families.family import DeviceFacts
-from kernelwright.records import MODES, Build, Candidate, Environment, Outcome, Workload
+from kernelwright.records import Build, Candidate, Environment, Outcome, Workload
 from kernelwright.settings import settings
-from kernelwright.targets import cuda_probe, driver, nvrtc, roofline_cuda
+from kernelwright.targets import cuda_probe, driver, nvrtc, roofline_cuda, sandbox
 from kernelwright.targets.cuda_libraries import cublaslt_version
 from kernelwright.targets.cuda_probe import Gpu
 from kernelwright.targets.nvml import Nvml
 from kernelwright.targets.target import Bound, CandidateFault, Contender, Device, Peaks, Run, Target, TargetUnavailable
-
-if TYPE_CHECKING:
-    from kernelwright.targets.cuda_contender import Program
 
 OFFLINE = {
     80: DeviceFacts(target="cuda:sm_80", name="NVIDIA A100", sms=108, smem_per_block=163 * 1024, l2_bytes=40 * 2**20),
@@ -125,7 +122,6 @@ def _runs(compiled: int, device: int) -> bool:
 
 class CudaDevice(Device):
     torch_device = "cuda"
-    sets_for = MODES
 
     def __init__(self, gpu: Gpu):
         import torch
@@ -154,7 +150,8 @@ class CudaDevice(Device):
             "memory GB": round(gpu.memory_bytes / 1e9, 1),
             "L2 bytes": gpu.l2_bytes,
             "driver": self._nvml.driver_version() if self._nvml else "",
-            "isolation": "own process",
+            # device code needs no more; a Python candidate's process has its own, without a limit of the address space
+            "isolation": f"own process; Python candidates: {sandbox.isolation(sandbox.probe())} after the first run",
             **self._limits,
         }
         return Environment(
@@ -190,9 +187,13 @@ class CudaDevice(Device):
             # the caching allocator's blocks start at multiples of 512 bytes
             return self._torch.empty(max(size, 1), dtype=self._torch.uint8, device="cuda")[:size]
 
-    def load(self, candidate: Candidate, build: Build | None, w: Workload, sets: Sequence[Bound]) -> Program:
+    def load(self, candidate: Candidate, build: Build | None, w: Workload, sets: Sequence[Bound]) -> Contender:
         from kernelwright.targets.cuda_contender import Program, not_runnable
 
+        if candidate.kind == "python":
+            from kernelwright.targets.answer_process import AnswerProcess
+
+            return AnswerProcess(candidate.source, w, sets, device="cuda", prepare=self.clock.prepare)
         if candidate.kind != "cuda" or candidate.plan is None or build is None:
             raise not_runnable(candidate.kind)
         module, release = self._module(build)
@@ -244,6 +245,9 @@ class CudaDevice(Device):
         """One for each launch of a sample: a second launch on the same inputs could find that there is nothing left to do. Fewer for a
         large Workload, one launch of which takes so long (50 us for 256 MB) that the start of the graph does not matter."""
         return max(1, min(COLD_SETS, COLD_BYTES // max(1, set_bytes)))
+
+    def sets(self, set_bytes: int, modes: Collection[str]) -> int:
+        return self.cold_sets(set_bytes) if modes else 1
 
     def _warm_launches(self, sets: Sequence[Bound]) -> int:
         """As many as there are sets of buffers that stay in the L2 together, with room for what else a kernel uses."""

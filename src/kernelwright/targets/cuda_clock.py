@@ -63,11 +63,26 @@ class Clock:
     def synchronize(self, doing: str = "the GPU") -> None:
         call(doing, self.bindings.cuCtxSynchronize())
 
-    def between_events(self, work: Callable[[], object], *, cold: bool, before: Callable[[], object] | None = None) -> tuple[float, bool]:
-        """(microseconds, whether the host was ahead all the time). Without `before`, what warms up is the work itself."""
+    def prepare(self, mode: str, tensors: Sequence[torch.Tensor]) -> None:
+        """For work of another process: the L2 emptied, or filled with these tensors, and the device idle."""
+        if mode == "host-server":
+            time.sleep(random.expovariate(1 / SERVER_PAUSE))
+        self.release_persisting()
+        if mode in COLD_MODES:
+            torch.sum(self._flush, dim=0, out=self._sink)
+        else:
+            for tensor in tensors:
+                tensor.sum()
+        self.synchronize()
+
+    def release_persisting(self) -> None:
         status = self.bindings.cuCtxResetPersistingL2Cache()
         if status[0].name != "CUDA_ERROR_NOT_SUPPORTED":
             call("the L2 cache", status)
+
+    def between_events(self, work: Callable[[], object], *, cold: bool, before: Callable[[], object] | None = None) -> tuple[float, bool]:
+        """(microseconds, whether the host was ahead all the time). Without `before`, what warms up is the work itself."""
+        self.release_persisting()
         if cold:
             torch.sum(self._flush, dim=0, out=self._sink)
         else:
@@ -175,13 +190,14 @@ class CudaContender(Contender):
     """What candidates and rivals share: `count` sets, and clocks over `_enqueue`."""
 
     label = "the kernel"
+    spread = True
     only_launches = False
     """Whether `_enqueue` does nothing but launch kernels: no call into PyTorch, whose allocator has to know of a capture."""
     idle = False
     """Nothing is launched at all: an empty Workload."""
 
     def __init__(self, clock: Clock, count: int, warm_launches: int = 1):
-        self.clock, self.count, self.warm_launches = clock, count, warm_launches
+        self.clock, self.count, self.cold_launches, self.warm_launches = clock, count, count, warm_launches
         self._replays: dict[tuple[int, ...], Callable[[], object]] = {}
         self.captured = not self.idle
         """Device times come from a graph; otherwise from launches one by one, gaps of the host included where it synchronizes."""
@@ -194,11 +210,9 @@ class CudaContender(Contender):
         """The same with programmatic edges, for those whose plan asks for them."""
         return self._enqueue(index)
 
-    def most_launches(self, mode: str) -> int:
-        return self.warm_launches if mode == "device-warm" else self.count
-
-    def covers(self, mode: str, launches: int) -> int:
-        return launches
+    def launches_for(self, mode: str, once_us: float) -> int:
+        launches = super().launches_for(mode, once_us)
+        return min(launches, self.warm_launches) if mode == "device-warm" else launches
 
     def sample(self, mode: str, launches: int, fresh: Fresh | None = None) -> tuple[float, int]:
         with self.clock.faults(self.label):

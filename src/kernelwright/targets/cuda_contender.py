@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from kernelwright.problems.problem import DTYPE_NAMES
-from kernelwright.records import LaunchPlan, Outcome
+from kernelwright.records import LaunchPlan
 from kernelwright.targets.cuda_chain import Predecessor
 from kernelwright.targets.cuda_clock import FIRST_SPIN, Clock, CudaContender
 from kernelwright.targets.driver import Module, Prepared
@@ -171,7 +171,4 @@ class Trusted(CudaContender):
 
 
 def not_runnable(kind: str) -> CandidateFault:
-    if kind == "python":
-        reason = "Python candidates run on the cpu target only: on the GPU nothing separates them from the clock"
-        return CandidateFault(Outcome.REFUSED, reason)
-    return fault(f"the cuda target runs CUDA candidates, not {kind!r}")
+    return fault(f"the cuda target runs CUDA and Python candidates, not {kind!r}")

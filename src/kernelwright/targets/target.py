@@ -7,9 +7,8 @@ it lives in a judge process of its own (`evaluate.judge`), never in the user's, 
 from __future__ import annotations
 
 import functools
-import random
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
@@ -81,24 +80,6 @@ class Bound:
     tensors: Mapping[str, Any]
     names: Mapping[str, int]
     """Values for plan expressions: axes, ld_X, numel_X, align_X, sms."""
-    alterable: tuple[Any, ...] = ()
-    """Inputs whose values may change places, as integers of shape (rows, row length): what `alter` works on."""
-
-
-def alter(views: Sequence[Any], rng: random.Random) -> None:
-    """Rotates one random column of each of the matrices (..., rows, row length) by a row; the whole row of those that have but one.
-
-    Results of the inputs as they were are then wrong in every row, and in one column of a product: what was kept of an earlier run is of no
-    use, unless the candidate reads all inputs to find out, which is what it wanted to save. The values, and so their distribution, stay the
-    same, and it costs microseconds where drawing anew costs milliseconds.
-    """
-    for view in views:
-        rows, length = view.shape[-2:]
-        if rows > 1:
-            column = view[..., rng.randrange(length)]
-            column.copy_(column.roll(1, dims=-1))
-        else:
-            view.copy_(view.roll(1, dims=-1))
 
 
 class Fresh(ABC):
@@ -111,10 +92,6 @@ class Fresh(ABC):
     @abstractmethod
     def touch(self, sets: int) -> None:
         """Reads the first so many sets: brings them into the caches."""
-
-    @abstractmethod
-    def altered(self, seed: int, times: int) -> None:
-        """Set 0 has been altered so many times in the contender's process, by `random.Random(seed)`."""
 
 
 @dataclass(frozen=True)
@@ -155,12 +132,14 @@ class Device(ABC):
     @abstractmethod
     def synchronize(self) -> None: ...
 
-    sets_for: ClassVar[tuple[str, ...]] = COLD_MODES
-    """Modes in which each launch of a sample uses a set of buffers of its own."""
-
     def cold_sets(self, set_bytes: int) -> int:
-        """How many sets of buffers those modes get, given the bytes of one. The caches are flushed before a cold sample."""
+        """How many sets of buffers make the cold modes cold, given the bytes of one. The caches are flushed before a sample, and each of
+        its launches uses a set of its own."""
         return 4
+
+    def sets(self, set_bytes: int, modes: Collection[str]) -> int:
+        """How many sets of buffers a Job with these timing modes needs, given the bytes of one."""
+        return 1 if set(COLD_MODES).isdisjoint(modes) else self.cold_sets(set_bytes)
 
     def sensors(self) -> dict[str, float]:
         """Clock, power, temperature, throttle state, where there are such sensors."""
@@ -183,6 +162,8 @@ class Contender(ABC):
     that."""
     dependent: bool = False
     """Whether its launches may overlap with their predecessors (programmatic dependent launch); if not, device-chain is device-cold."""
+    spread: bool = False
+    """Whether every launch of a sample has a set of its own in all modes, not the cold ones alone."""
     cold_launches: int = 4
     """Sets of buffers: the most launches of one cold sample, each on a set that nothing has touched since the flush."""
 
@@ -203,21 +184,18 @@ class Contender(ABC):
 
     def covers(self, mode: str, launches: int) -> int:
         """How many sets, the first ones, so many launches use."""
-        return launches if mode in COLD_MODES else 1
+        return launches if self.spread or mode in COLD_MODES else 1
 
     def estimate(self, mode: str) -> float:
         """Roughly the microseconds of one launch, to choose how many a sample takes; NaN if that could not be told."""
         return self.sample(mode, 1)[0]
 
     def launches_for(self, mode: str, once_us: float) -> int:
-        """Launches of one sample, given that one launch takes `once_us`: 2 ms of work, but at most 20 launches, at most one for each set of
-        cold buffers, and few where each waits for its arrival (host-server)."""
-        most = 5 if mode == "host-server" else int(2000 / max(once_us, 0.1))
-        return max(1, min(20, most, self.most_launches(mode)))
-
-    def most_launches(self, mode: str) -> int:
-        """Of one sample, so that each meets inputs of its own."""
-        return self.cold_launches if mode in COLD_MODES else 20
+        """Launches of one sample, given that one launch takes `once_us`: 2 ms of work, but at most 20 launches (as many as a set of cold
+        buffers
+        is worth), and few where each waits for its arrival (host-server)."""
+        launches = 5 if mode == "host-server" else max(1, min(20, int(2000 / max(once_us, 0.1))))
+        return min(launches, self.cold_launches) if self.spread or mode in COLD_MODES else launches
 
     def disturbed(self) -> str | None:
         """Names a guard of the workspace that was written; None if all are intact."""

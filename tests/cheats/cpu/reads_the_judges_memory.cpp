@@ -3,7 +3,6 @@
 // problem: gemm:96x80x64:fp32
 // verdict: CRASH|CHEAT
 // target: cpu
-// xfail: needs the sandbox
 #include <cstdio>
 #include <fcntl.h>
 #include <unistd.h>
