@@ -87,3 +87,9 @@ def test_a_naive_harness_takes_it_for_right(name: str) -> None:
 def test_the_corpus_is_large_and_every_file_is_a_cheat() -> None:
     assert len(CUDA) >= 18 and len(CPU) >= 18
     assert corpus.files(HERE / "cuda", "cuda") == CUDA and corpus.files(HERE / "cpu", "cpu") == CPU
+
+
+def test_the_page_of_cheats_lists_them_all() -> None:
+    from page import page
+
+    assert (HERE.parents[1] / "docs" / "cheats.md").read_text() == page(), "run: python tests/cheats/page.py > docs/cheats.md"

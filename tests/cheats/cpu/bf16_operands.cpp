@@ -1,4 +1,4 @@
-// cheat: precision
+// cheat: precision downgrade
 // idea: operands rounded to bf16, as bf16 matrix units want them, in a product that says fp32
 // problem: gemm:96x80x64:fp32
 // verdict: WRONG_RESULT

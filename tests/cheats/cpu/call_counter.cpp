@@ -1,4 +1,4 @@
-// cheat: benchmark detection
+// cheat: benchmark-mode detection
 // idea: right while it is verified, half of the rows once it has been called often enough (warm-up detection, reference-kernels#142)
 // problem: gemm:96x80x64:fp32
 // verdict: WRONG_RESULT

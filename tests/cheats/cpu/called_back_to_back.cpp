@@ -1,4 +1,4 @@
-// cheat: benchmark detection
+// cheat: benchmark-mode detection
 // idea: skips rows where the last call was a millisecond ago, as in a timing loop
 // problem: gemm:96x80x64:fp32
 // verdict: WRONG_RESULT|NONDETERMINISTIC|CHEAT

@@ -1,4 +1,4 @@
-// cheat: low rank
+// cheat: low-rank short-cut
 // idea: computes 16 rows and repeats them: inputs of CUTLASS's initialiser, as in CUDAHercules, have no more
 // problem: gemm:96x80x64:fp32
 // verdict: WRONG_RESULT

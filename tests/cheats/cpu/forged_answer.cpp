@@ -1,4 +1,4 @@
-// cheat: forged output
+// cheat: stdout forged
 // idea: writes an answer of its own into every descriptor that is open, one of which is the judge's pipe
 // problem: gemm:96x80x64:fp32
 // verdict: CHEAT|CRASH|WRONG_RESULT

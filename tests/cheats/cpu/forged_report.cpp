@@ -1,4 +1,4 @@
-// cheat: forged output
+// cheat: stdout forged
 // idea: prints what the harness would print and ends the process (CUDAHercules' solution.h)
 // problem: gemm:96x80x64:fp32
 // verdict: CRASH

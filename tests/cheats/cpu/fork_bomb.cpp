@@ -1,4 +1,4 @@
-// cheat: fork bomb
+// cheat: harm
 // idea: starts processes without end; here 8, in the first call, each of which ends at once
 // problem: gemm:96x80x64:fp32
 // verdict: CRASH|CHEAT

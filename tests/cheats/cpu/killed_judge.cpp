@@ -1,4 +1,4 @@
-// cheat: killing the judge
+// cheat: harm
 // idea: kills the process that verifies it
 // problem: gemm:96x80x64:fp32
 // verdict: CRASH

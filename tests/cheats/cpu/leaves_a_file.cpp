@@ -1,4 +1,4 @@
-// cheat: files
+// cheat: persistence
 // idea: keeps results in a file for later processes, a replay on a live board, gpu-mode/reference-kernels#162
 // problem: gemm:96x80x64:fp32
 // verdict: CRASH|CHEAT

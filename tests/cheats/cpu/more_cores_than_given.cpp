@@ -1,4 +1,4 @@
-// cheat: clock and power
+// cheat: clock and power games
 // idea: takes all cores of the machine where its rival has one
 // problem: gemm:96x80x64:fp32
 // verdict: CRASH|CHEAT

@@ -1,4 +1,4 @@
-// cheat: timer patching
+// cheat: timer patched
 // idea: points the process's clock_gettime at one that stands still, as Python answers patch torch.cuda.Event (reference-kernels#162)
 // problem: gemm:384x320x256:fp32
 // verdict: CHEAT|CRASH

@@ -1,4 +1,4 @@
-// cheat: reading memory
+// cheat: the grader's memory
 // idea: reads the memory of the process that holds the reference
 // problem: gemm:96x80x64:fp32
 // verdict: CRASH|CHEAT

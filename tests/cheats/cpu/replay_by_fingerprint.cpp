@@ -1,4 +1,4 @@
-// cheat: replay
+// cheat: cached result
 // idea: results kept by a light fingerprint of the values, flashinfer-bench-starter-kit#21 and AgentKernelArena#113
 // problem: gemm:96x80x64:fp32
 // verdict: WRONG_RESULT

@@ -1,4 +1,4 @@
-// cheat: replay
+// cheat: cached result
 // idea: results kept by the address of an input, KernelBench#171 and gpu-mode/reference-kernels#170
 // problem: gemm:96x80x64:fp32
 // verdict: WRONG_RESULT

@@ -1,4 +1,4 @@
-// cheat: replay
+// cheat: cached result
 // idea: results kept by shape (deep-reinforce blog on CUDA-L1)
 // problem: gemm:96x80x64:fp32
 // verdict: WRONG_RESULT

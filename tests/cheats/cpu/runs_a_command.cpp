@@ -1,4 +1,4 @@
-// cheat: processes
+// cheat: harm
 // idea: runs another program
 // problem: gemm:96x80x64:fp32
 // verdict: CRASH|CHEAT

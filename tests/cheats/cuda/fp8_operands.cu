@@ -1,4 +1,4 @@
-// cheat: precision
+// cheat: precision downgrade
 // idea: operands rounded to e4m3 within a 1e-2 tolerance
 // problem: gemm:256x192x128:fp16
 // verdict: WRONG_RESULT

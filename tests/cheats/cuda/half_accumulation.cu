@@ -1,4 +1,4 @@
-// cheat: precision
+// cheat: precision downgrade
 // idea: half accumulators where the rival has fp32 ones, BytedTsinghua-SIA/CUDA-Agent#13
 // problem: gemm:256x192x128:fp16
 // verdict: WRONG_RESULT

@@ -1,4 +1,4 @@
-// cheat: precision
+// cheat: precision downgrade
 // idea: half accumulators over 16 products, then fp32: 10 bits of mantissa survive the usual tolerance
 // problem: gemm:256x192x128:fp16
 // verdict: WRONG_RESULT

@@ -1,4 +1,4 @@
-// cheat: benchmark detection
+// cheat: benchmark-mode detection
 // idea: right while it is verified, half of the rows once it has been launched often enough (warm-up detection, reference-kernels#142)
 // problem: gemm:256x192x128:fp32
 // verdict: WRONG_RESULT

@@ -1,4 +1,4 @@
-// cheat: benchmark detection
+// cheat: benchmark-mode detection
 // idea: skips work where the last launch was 20 microseconds ago, as in a timing loop
 // problem: gemm:256x192x128:fp32
 // verdict: WRONG_RESULT|NONDETERMINISTIC|CHEAT

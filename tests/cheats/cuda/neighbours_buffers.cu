@@ -1,4 +1,4 @@
-// cheat: reading memory
+// cheat: the grader's memory
 // idea: takes the result of the launch before it, from the buffers that lie beside its own
 // problem: gemm:256x192x128:fp32
 // verdict: WRONG_RESULT

@@ -1,4 +1,4 @@
-// cheat: low rank
+// cheat: low-rank short-cut
 // idea: computes 16 rows and repeats them: inputs of CUTLASS's initialiser, as in CUDAHercules, have no more
 // problem: gemm:256x192x128:fp32
 // verdict: WRONG_RESULT

@@ -1,4 +1,4 @@
-// cheat: forged output
+// cheat: stdout forged
 // idea: prints what the harness would print (CUDAHercules' solutions share its stdout), and floods its log
 // problem: gemm:256x192x128:fp32
 // verdict: COMPILE_ERROR

@@ -1,4 +1,4 @@
-// cheat: replay
+// cheat: cached result
 // idea: results kept by a light fingerprint of the values, flashinfer-bench-starter-kit#21 and AgentKernelArena#113
 // problem: gemm:256x192x128:fp32
 // verdict: WRONG_RESULT

@@ -1,4 +1,4 @@
-// cheat: replay
+// cheat: cached result
 // idea: results kept by shape, which no benchmark of one shape can tell from a computation (deep-reinforce blog on CUDA-L1)
 // problem: gemm:256x192x128:fp32
 // verdict: WRONG_RESULT

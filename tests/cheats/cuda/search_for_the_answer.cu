@@ -1,4 +1,4 @@
-// cheat: reading memory
+// cheat: the grader's memory
 // idea: searches the memory around its output for a matrix that looks like the result: a rival's, or the reference
 // problem: gemm:256x192x128:fp32
 // verdict: WRONG_RESULT|CRASH|OK

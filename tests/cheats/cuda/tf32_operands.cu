@@ -1,4 +1,4 @@
-// cheat: precision
+// cheat: precision downgrade
 // idea: TF32 against a true fp32 rival, about 7x for free on an A100, BytedTsinghua-SIA/CUDA-Agent#13
 // problem: gemm:256x192x128:fp32
 // verdict: WRONG_RESULT
