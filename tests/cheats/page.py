@@ -41,7 +41,8 @@ CATCHES = {
     "stale workspace": "inputs change from run to run, the workspace does not; its guards and its promise of zeros are checked",
     "statistics patched": "statistics are the judge's",
     "stdout forged": "results leave by a pipe of the judge's alone; device code has no printf",
-    "the grader's memory": "references are computed after the run; inputs are altered before each turn, so no answer to them exists anywhere; the sandbox",
+    "the grader's memory": "references are computed after the run; inputs are altered before each turn, so there is no answer to them yet; "
+    "the sandbox",
     "threads": "outputs are taken at once when the call ends; processor time of all threads is counted",
     "timer forged": "claims are held against the processor time that the judge sees",
     "timer patched": "claims are held against the processor time that the judge sees",
@@ -60,13 +61,21 @@ def page() -> str:
         "# Known cheats",
         "",
         f"{total} of them in {len(kinds)} kinds, one file each under `tests/cheats/`: CUDA device code, C++ on the CPU, Python answers to",
-        "KernelBench files. `kernelwright audit` runs those of a target, then honest kernels. Where a cheat is let through it gains nothing,",
+        "KernelBench files. `kernelwright audit` runs those of a target, then honest kernels. Where one is let through it gains nothing,",
         "and its line says why. [What verification does not protect against](verification.md#threat-model-and-its-limits).",
         "",
         "Made by `python tests/cheats/page.py > docs/cheats.md` from the files themselves.",
     ]
     for kind, ones in sorted(kinds.items()):
-        lines += ["", f"## {kind[0].upper()}{kind[1:]}", "", f"Caught by: {CATCHES[kind]}.", "", "| file | idea | verdict |", "|---|---|---|"]
+        lines += [
+            "",
+            f"## {kind[0].upper()}{kind[1:]}",
+            "",
+            f"Caught by: {CATCHES[kind]}.",
+            "",
+            "| file | idea | verdict |",
+            "|---|---|---|",
+        ]
         for name, said in ones:
             verdict = said["verdict"].replace("|", " or ")
             idea = said["idea"] + (f". Harmless: {said['harmless']}" if "harmless" in said else "")
