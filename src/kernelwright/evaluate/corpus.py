@@ -9,25 +9,25 @@ A cheat is a candidate file (`candidate_file.py`) whose first comments say what 
     // target: cpu                                     cpu or cuda; a .cu file is for cuda, another for cpu
     // harmless: why it gains nothing                  where OK is among the outcomes
 
-In a Python file the lines stand in its docstring. A file without `cheat:` is an honest kernel, whose verdict must be OK.
+In a Python file the lines stand in its docstring. `honest:` in place of `cheat:` and `idea:` is a kernel whose verdict must be OK.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from kernelwright.candidate_file import CandidateFileError, load
 from kernelwright.evaluate.evaluator import Evaluator
 from kernelwright.evaluate.jobs import ALL_RUNGS, Job
-from kernelwright.families import families_for
+from kernelwright.families import DeviceFacts, Family, families_for
 from kernelwright.problems import resolve
-from kernelwright.records import Candidate, Origin, Outcome, Trial, Workload
+from kernelwright.records import Candidate, Outcome, Trial, Workload
 from kernelwright.targets.target import Target
 
-_HEADER = re.compile(r"^(?://|#)?\s*(cheat|idea|problem|verdict|target|harmless|xfail):\s*(.+?)\s*$", re.MULTILINE)
+_HEADER = re.compile(r"^(?://|#)?\s*(cheat|honest|idea|problem|verdict|target|harmless|xfail):\s*(.+?)\s*$", re.MULTILINE)
 _SUFFIXES = {".cu": "cuda", ".cpp": "cpu", ".py": "cpu"}
 HONEST = "honest"
 """The kind of a kernel that is none of a cheat."""
@@ -60,22 +60,30 @@ def header(path: Path) -> dict[str, str]:
 
 def files(folder: Path, kind: str) -> list[Path]:
     """The cheats of a folder for a kind of target. Raises CandidateFileError for one whose header is incomplete."""
-    found = []
+    return list(_with(folder, "cheat", kind, ("idea", "problem", "verdict")))
+
+
+def _with(folder: Path, word: str, kind: str, needs: Sequence[str]) -> Iterator[Path]:
     for path in sorted(folder.rglob("*")):
-        if path.suffix not in _SUFFIXES or "cheat" not in (said := header(path)):
+        if path.suffix not in _SUFFIXES or word not in (said := header(path)):
             continue
-        if missing := [key for key in ("idea", "problem", "verdict") if key not in said]:
-            raise CandidateFileError(f"{path} says `cheat:` but not `{missing[0]}:`; evaluate/corpus.py lists what a header has")
+        if missing := [key for key in needs if key not in said]:
+            raise CandidateFileError(f"{path} says `{word}:` but not `{missing[0]}:`; evaluate/corpus.py lists what a header has")
         if said.get("target", _SUFFIXES[path.suffix]) == kind:
-            found.append(path)
-    return found
+            yield path
+
+
+def _workload(path: Path) -> Workload:
+    """Of a header's `problem:`, which may name a file beside the candidate or in the folder above."""
+    named = header(path)["problem"]
+    beside = next((f for f in (path.parent / named, path.parents[1] / named) if f.is_file()), None)
+    return resolve(str(beside or named))
 
 
 def suspect(path: Path, target: Target) -> Suspect:
     """Raises CandidateFileError, ValueError for a header that is wrong."""
     said = header(path)
-    beside = path.parent / said["problem"]
-    w = resolve(str(beside) if beside.is_file() else said["problem"])
+    w = _workload(path)
     try:
         verdicts = tuple(Outcome(v.strip()) for v in said["verdict"].split("|"))
     except ValueError:
@@ -132,12 +140,12 @@ class Finding:
 
 
 def suspects(folder: Path, target: Target, honest_kernels: int) -> tuple[list[Suspect], list[Suspect]]:
-    """The cheats of a folder that are for the target, and so many honest kernels: files without `cheat:` beside them, examples, our own.
+    """The cheats of a folder that are for the target, and so many honest kernels.
     Raises CandidateFileError."""
     cheats = [suspect(path, target) for path in files(folder, target.kind)]
     if not cheats:
         raise CandidateFileError(f"{folder} holds no cheats for the {target.kind} target; a file of them has a line `// cheat: KIND`")
-    return cheats, list(honest(target, honest_kernels, (folder, folder / target.kind, folder.parents[1] / "examples")))
+    return cheats, list(honest(target, honest_kernels, folder.resolve()))
 
 
 def audit_of(evaluator: Evaluator, ones: Iterable[Suspect]) -> Iterator[Finding]:
@@ -173,16 +181,18 @@ HONEST_WORKLOADS = {
 }
 
 
-def honest(target: Target, limit: int, folders: Iterable[Path] = ()) -> Iterator[Suspect]:
-    """At most `limit` kernels of ours: the files given, then the Families' seeds for the Workloads above, and their neighbours."""
+def honest(target: Target, limit: int, folder: Path) -> Iterator[Suspect]:
+    """At most `limit`: the folder's files that say so, the example, the Families' seeds for the Workloads above, and their neighbours."""
     count = 0
-    for path in (p for folder in folders if folder.is_dir() for p in sorted(folder.iterdir())):
-        if path.suffix in _SUFFIXES and _SUFFIXES[path.suffix] == target.kind and path.suffix != ".py" and "cheat" not in header(path):
-            w = resolve(header(path).get("problem", "gemm:64x64x64:fp32"))
+    example = folder.parents[1] / "examples" / f"matmul{next(s for s, kind in _SUFFIXES.items() if kind == target.kind)}"
+    for path in (*_with(folder, "honest", target.kind, ("problem",)), *([example] if example.is_file() else [])):
+        if count < limit:
+            w = resolve("gemm:64x64x64:fp32") if path == example else _workload(path)
             yield Suspect(path.name, HONEST, w, load(path, w, target.name, target.facts()))
             count += 1
     facts = target.facts()
-    pools = [_configs(resolve(text), facts) for text in HONEST_WORKLOADS[target.kind]]
+    workloads = [resolve(text) for text in HONEST_WORKLOADS[target.kind]]
+    pools = [_configs(family, w, facts) for w in workloads for family in families_for(w, facts)[0]]
     seen: set[tuple[str, str]] = set()
     while pools and count < limit:
         for pool in list(pools):  # in turn, so that a small limit has some of each
@@ -197,14 +207,10 @@ def honest(target: Target, limit: int, folders: Iterable[Path] = ()) -> Iterator
                 count += 1
 
 
-def _configs(w: Workload, facts) -> Iterator[Suspect]:
-    able, _ = families_for(w, facts)
-    for family in able:
-        seeds = family.seeds(w, facts)
-        space = family.space(w, facts)
-        around = ({**seed, name: value} for seed in seeds for name, values in space.items() for value in values)
-        for config in (*seeds, *around):
-            if family.illegal(config, w, facts) is None:
-                rendered = family.render(config, w, facts)
-                origin = Origin(kind="family", name=family.name, config=config)
-                yield Suspect(f"{family.name} {w.name}", HONEST, w, rendered.replace(origin=origin))
+def _configs(family: Family, w: Workload, facts: DeviceFacts) -> Iterator[Suspect]:
+    seeds = family.seeds(w, facts)
+    space = family.space(w, facts)
+    around = ({**seed, name: value} for seed in seeds for name, values in space.items() for value in values)
+    for config in (*seeds, *around):
+        if family.illegal(config, w, facts) is None:
+            yield Suspect(f"{family.name} {w.name}", HONEST, w, family.render(config, w, facts))
