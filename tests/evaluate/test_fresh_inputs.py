@@ -82,7 +82,7 @@ def measured(
 def test_a_right_contender_meets_no_inputs_twice() -> None:
     entrant, own = measured()
     assert entrant.fault is None and len(entrant.samples) == 4
-    assert len(own.met) > 2 * 4 * 4, "two samples a round, on four sets each, and launches that are looked at alone"
+    assert len(own.met) >= 2 * 4 * 4, "two samples a round, on four sets each, and launches that are looked at alone"
     assert len(set(own.met)) == len(own.met)
 
 

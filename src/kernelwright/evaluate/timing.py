@@ -195,8 +195,9 @@ class _Spot(Fresh):
 def _turn(spot: _Spot, e: Entrant, samples: list[float], mode: str, peaks: Peaks) -> None:
     sets = min(len(spot.buffers), e.contender.covers(mode, e.launches))
     checked = not (e.trusted and samples)  # of a rival the first round says enough (eager: 10 ms a run on a CPU)
-    alone = sets > 1 and e.contender.in_place and not e.trusted
-    first = alone and spot.coin()  # before the sample or after it: a candidate that counts must not know which of them this is
+    # in half of the turns, before the sample or after it: a candidate that counts must not know which launches these are
+    alone = sets > 1 and e.contender.in_place and not e.trusted and spot.coin()
+    first = alone and spot.coin()
     if first:
         spot.check_alone(e.contender, sets)
     spot.choose(sets, checked)
