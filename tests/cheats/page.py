@@ -62,7 +62,7 @@ def page() -> str:
         "",
         f"{total} of them in {len(kinds)} kinds, one file each under `tests/cheats/`: CUDA device code, C++ on the CPU, Python answers to",
         "KernelBench files. `kernelwright audit` runs those of a target, then honest kernels. Where one is let through it gains nothing,",
-        "and its line says why. [What verification does not protect against](verification.md#threat-model-and-its-limits).",
+        "and its line says why. [What is not protected against](threat-model.md#what-is-not-protected-against).",
         "",
         "Made by `python tests/cheats/page.py > docs/cheats.md` from the files themselves.",
     ]
