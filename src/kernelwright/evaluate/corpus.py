@@ -31,7 +31,7 @@ _HEADER = re.compile(r"^(?://|#)?\s*(cheat|honest|idea|problem|verdict|target|ha
 _SUFFIXES = {".cu": "cuda", ".cpp": "cpu", ".py": "cpu"}
 HONEST = "honest"
 """The kind of a kernel that is none of a cheat."""
-MODES = {"cpu": ("device-warm", "device-cold"), "cuda": ("device-cold", "device-chain", "device-warm"), "fake": ("device-warm",)}
+MODES = {"cpu": ("device-warm",), "cuda": ("device-cold", "device-chain", "device-warm"), "fake": ("device-warm",)}
 
 
 @dataclass(frozen=True)
@@ -149,7 +149,9 @@ def suspects(folder: Path, target: Target, honest_kernels: int) -> tuple[list[Su
 
 
 def audit_of(evaluator: Evaluator, ones: Iterable[Suspect]) -> Iterator[Finding]:
-    for one in ones:
+    ones = list(ones)
+    for i, one in enumerate(ones):
+        evaluator.builder.want(later.candidate for later in ones[i : i + 4])  # compiled while the judge works
         trial = judge(evaluator, one)
         # a right kernel that could not be timed on a busy machine was not refused
         expected = (*one.verdicts, Outcome.NOISY) if Outcome.OK in one.verdicts else one.verdicts
