@@ -77,7 +77,7 @@ class Bench:
             self.fill()  # a rival's set-up may run or tune itself
             try:
                 runs, setup = rivals_package.load(name, self.w, self.buffers.bounds)
-                state.contender = self.device.load_trusted(runs, setup)
+                state.contender = self.device.load_trusted(runs, setup, self.buffers.bounds)
                 self.verify(state, None, SCREEN_RUNGS, note)
             except DeviceLost:
                 raise

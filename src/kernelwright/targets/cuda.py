@@ -218,7 +218,7 @@ class CudaDevice(Device):
                 raise CandidateFault(Outcome.LAUNCH_ERROR, f"{error.evidence}; the source's kernels are: {names}") from None
             raise
 
-    def load_trusted(self, runs: Sequence[Run], setup: Callable[[], None] | None = None) -> Contender:
+    def load_trusted(self, runs: Sequence[Run], setup: Callable[[], None] | None = None, sets: Sequence[Bound] = ()) -> Contender:
         from kernelwright.targets.cuda_contender import Trusted
 
         return Trusted(self.clock, runs, setup, self._cold_launches or len(runs))

@@ -80,7 +80,7 @@ class FakeDevice(Device):
     def load(self, candidate: Candidate, build: Build | None, w: Workload, sets: Sequence[Bound]) -> Contender:
         return _Scripted(_script(candidate, "load"), w, sets)
 
-    def load_trusted(self, runs: Sequence[Run], setup: Callable[[], None] | None = None) -> Contender:
+    def load_trusted(self, runs: Sequence[Run], setup: Callable[[], None] | None = None, sets: Sequence[Bound] = ()) -> Contender:
         if setup is not None:
             setup()
         return _Trusted(runs)

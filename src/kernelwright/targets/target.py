@@ -114,8 +114,9 @@ class Device(ABC):
         """Makes a candidate ready to run on each of the sets. Raises CandidateFault (LAUNCH_ERROR, REFUSED, CRASH ...)."""
 
     @abstractmethod
-    def load_trusted(self, runs: Sequence[Run], setup: Callable[[], None] | None = None) -> Contender:
-        """A rival: `runs[i]` executes it on set i with PyTorch or a vendor library. `setup` (compiling, say) runs once first."""
+    def load_trusted(self, runs: Sequence[Run], setup: Callable[[], None] | None = None, sets: Sequence[Bound] = ()) -> Contender:
+        """A rival: `runs[i]` executes it on set i with PyTorch or a vendor library. `setup` (compiling, say) runs once first. `sets` are what
+        the runs work on, where the caches are to be made ready for them."""
 
     @abstractmethod
     def synchronize(self) -> None: ...
