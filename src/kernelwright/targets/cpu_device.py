@@ -8,7 +8,7 @@ microsecond of processor time that it uses, by any of its threads, belongs to la
 against that. Calls during which the system took the core away are dropped.
 
 What this does NOT protect against: claims below the truth by less than the factor `HELD` (a forged spread among launches: `SKEW`) and, in a
-sample of tiny kernels, by less than `SLACK_US` divided among its launches; where several threads are allowed, work handed from one
+sample of tiny kernels, by less than `SLACK_US` divided among its launches and `SLACK_LAUNCH_US`; where several threads are allowed, work handed from one
 short-lived thread to the next; work of a thread in the microseconds between the answer and the stop. What it may do to the machine:
 `sandbox`.
 """
@@ -56,9 +56,9 @@ HELD = 1.3
 """The judge's clock may see this many times what was claimed on the average of a request's launches ..."""
 SKEW = 2.5
 """... and this many times their median: the first of 16 small launches finds its code and address translations gone."""
-SLACK_US = 80.0
-"""Processor time of a request that may come on top, besides half of what an empty one takes: caches and translations are gone. Seen:
-51 us of honest work, on a busy machine."""
+SLACK_US, SLACK_LAUNCH_US = 40.0, 3.0
+"""Processor time of a request and of each of its launches that may come on top, besides half of what an empty one takes: caches and
+translations are gone. Seen: 51 us of honest work in a request of 16 launches, on a busy machine."""
 ANSWER_US = 40.0
 """Processor time of saying where outputs are, which an empty request does not do."""
 LARGEST_VIEW = 64 << 20
@@ -224,6 +224,7 @@ class CpuContender(Contender):
     def __init__(self, device: CpuDevice, sets: Sequence[Bound], work: Work, *, trusted: bool):
         self.cold_launches, self.in_place = max(1, len(sets) - 1), not trusted  # one is for warming up
         self._device, self._sets, self._work, self._trusted = device, sets, work, trusted
+        self._bytes = sum(t.numel() * t.element_size() for one in sets for t in one.tensors.values())
         self._seen: dict[str, list[_Seen]] = {}
         self._private = None if trusted else tempfile.TemporaryDirectory(prefix="kernelwright-", ignore_cleanup_errors=True)
         reap()
@@ -265,10 +266,12 @@ class CpuContender(Contender):
         return self._sample(mode, 1, held=False)[0]
 
     def _sample(self, mode: str, launches: int, *, held: bool) -> tuple[float, int]:
-        """Each launch has a set of its own: inputs that the process has not run on, poisoned outputs. A warm sample begins with a launch on
-        a set of its own that does not count: it brings back code and address translations."""
+        """Each launch has a set of its own: inputs that the process has not run on, poisoned outputs. Where the sets are small, a warm sample
+        is one request that begins with a launch that does not count, on a set of its own: it brings back code and address translations.
+        Large ones are asked for one by one, so that each is the last that was brought into the caches."""
         sets, warm = list(range(launches)), mode not in (*COLD_MODES, "host-server")
-        alone = mode == "host-server" or isinstance(self._work, Answer)
+        large = warm and self._bytes > cpu.cache_bytes(2) // 2
+        alone = large or mode == "host-server" or isinstance(self._work, Answer)
         lead = [len(self._sets) - 1] if warm and not alone and len(self._sets) > 1 else []
         seconds = SETUP_SECONDS if self._trusted else RUN_SECONDS * max(1, launches)
         seen = []
@@ -350,10 +353,10 @@ class CpuContender(Contender):
         n = len(seen[0].claims)
         empty = self._device.empty(mode, n).cpu
         extra = ANSWER_US if isinstance(self._work, Answer) else 0
-        claimed = statistics.median(us for one in seen for us in one.claims[-max(1, n - 1) :])
+        claimed = statistics.median(us for one in seen for us in one.claims)
         average = statistics.median(sum(one.claims) for one in seen) / n
         used = (statistics.median(one.cpu for one in seen) - empty) / n
-        slack = (empty / 2 + SLACK_US + extra) / n
+        slack = (empty / 2 + SLACK_US + extra) / n + SLACK_LAUNCH_US
         if used > HELD * average + slack or used > SKEW * claimed + slack:
             raise self._cheat(mode, f"used {used:.3g} us of processor time a launch and claimed {claimed:.3g} us")
 
