@@ -7,8 +7,8 @@ its outputs are read. Each launch of a sample has a set of buffers of its own, w
 microsecond of processor time that it uses, by any of its threads, belongs to launches that it claims, and the judge holds its claims
 against that. Calls during which the system took the core away are dropped.
 
-What this does NOT protect against: claims below the truth by less than the factor `HELD` (a forged spread among launches: `SKEW`) and, in a
-sample of tiny kernels, by less than `SLACK_US` divided among its launches and `SLACK_LAUNCH_US`; where several threads are allowed, work handed from one
+What this does NOT protect against: claims below the truth by less than the factor `HELD` (a forged spread among launches: `SKEW`) and by
+less than `SLACK_US` divided among a sample's launches and `SLACK_LAUNCH_US`; where several threads are allowed, work handed from one
 short-lived thread to the next; work of a thread in the microseconds between the answer and the stop. What it may do to the machine:
 `sandbox`.
 """
@@ -266,9 +266,9 @@ class CpuContender(Contender):
         return self._sample(mode, 1, held=False)[0]
 
     def _sample(self, mode: str, launches: int, *, held: bool) -> tuple[float, int]:
-        """Each launch has a set of its own: inputs that the process has not run on, poisoned outputs. Where the sets are small, a warm sample
-        is one request that begins with a launch that does not count, on a set of its own: it brings back code and address translations.
-        Large ones are asked for one by one, so that each is the last that was brought into the caches."""
+        """Each launch has a set of its own: inputs that the process has not run on, poisoned outputs. Where the sets are small, a warm
+        sample is one request that begins with a launch that does not count, on a set of its own: it brings back code and address
+        translations. Large ones are asked for one by one, so that each is the last that was brought into the caches."""
         sets, warm = list(range(launches)), mode not in (*COLD_MODES, "host-server")
         large = warm and self._bytes > cpu.cache_bytes(2) // 2
         alone = large or mode == "host-server" or isinstance(self._work, Answer)
