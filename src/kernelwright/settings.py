@@ -79,6 +79,12 @@ def child_environment(changes: Mapping[str, str]) -> dict[str, str]:
 _SECRETS = ("KEY", "TOKEN", "SECRET", "PASSWORD", "PASSWD", "CREDENTIAL")
 
 
+def replace_environment(environment: Mapping[str, str]) -> None:
+    """Of the calling process, for the code that runs in it from now on."""
+    os.environ.clear()
+    os.environ.update(environment)
+
+
 _FOR_ANSWERS = ("PATH", "LANG", "LD_LIBRARY_PATH", "CUDA_HOME", "CUDA_PATH", "CUDA_VISIBLE_DEVICES", "PYTHONPATH", "VIRTUAL_ENV")
 
 
@@ -88,7 +94,7 @@ def answer_environment(folder: str) -> dict[str, str]:
     if "PYTHONPATH" in kept:  # it works in another folder
         kept["PYTHONPATH"] = os.pathsep.join(os.path.abspath(p) for p in kept["PYTHONPATH"].split(os.pathsep) if p)
     caches = ("HOME", "TMPDIR", "XDG_CACHE_HOME", "TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR", "TORCH_EXTENSIONS_DIR", "CUDA_CACHE_PATH")
-    return {**kept, **dict.fromkeys(caches, folder), "OMP_WAIT_POLICY": "PASSIVE", "PYTHONDONTWRITEBYTECODE": "1"}
+    return {**kept, **dict.fromkeys(caches, folder), "OMP_WAIT_POLICY": "PASSIVE", "KMP_BLOCKTIME": "0", "PYTHONDONTWRITEBYTECODE": "1"}
 
 
 def settings(environ: Mapping[str, str] | None = None) -> Settings:

@@ -7,8 +7,8 @@ its outputs are read. Each launch of a sample has a set of buffers of its own, w
 microsecond of processor time that it uses, by any of its threads, belongs to launches that it claims, and the judge holds its claims
 against that. Calls during which the system took the core away are dropped.
 
-What this does NOT protect against: claims below the truth by less than the factor `HELD` (a forged spread among launches: `SKEW`) and, in a
-sample of tiny kernels, by less than `SLACK_US` divided among its launches; where several threads are allowed, work handed from one
+What this does NOT protect against: claims below the truth by less than the factor `HELD` (a forged spread among launches: `SKEW`) and by
+less than `SLACK_US` divided among a sample's launches and `SLACK_LAUNCH_US`; where several threads are allowed, work handed from one
 short-lived thread to the next; work of a thread in the microseconds between the answer and the stop. What it may do to the machine:
 `sandbox`.
 """
@@ -39,7 +39,7 @@ import torch
 import kernelwright
 from kernelwright.plan import PlanError, unmet
 from kernelwright.records import COLD_MODES, Build, Candidate, Environment, Outcome, Workload
-from kernelwright.settings import settings
+from kernelwright.settings import answer_environment, replace_environment, settings
 from kernelwright.targets import cpu, sandbox
 from kernelwright.targets.contender_process import ContenderProcess, reap
 from kernelwright.targets.cpu_child import Program, Trusted, Work, serve
@@ -56,9 +56,9 @@ HELD = 1.3
 """The judge's clock may see this many times what was claimed on the average of a request's launches ..."""
 SKEW = 2.5
 """... and this many times their median: the first of 16 small launches finds its code and address translations gone."""
-SLACK_US = 80.0
-"""Processor time of a request that may come on top, besides half of what an empty one takes: caches and translations are gone. Seen:
-51 us of honest work, on a busy machine."""
+SLACK_US, SLACK_LAUNCH_US = 40.0, 3.0
+"""Processor time of a request and of each of its launches that may come on top, besides half of what an empty one takes: caches and
+translations are gone. Seen: 51 us of honest work in a request of 16 launches, on a busy machine."""
 ANSWER_US = 40.0
 """Processor time of saying where outputs are, which an empty request does not do."""
 LARGEST_VIEW = 64 << 20
@@ -156,14 +156,13 @@ class CpuDevice(Device):
         return CpuContender(self, sets, program, trusted=False)
 
     def load_trusted(self, runs: Sequence[Run], setup: Callable[[], None] | None = None, sets: Sequence[Bound] = ()) -> CpuContender:
-        nothing = Bound(tensors={}, names={})  # a rival's closures hold its buffers
-        return CpuContender(self, [nothing] * len(runs), Trusted(runs, setup), trusted=True)
+        return CpuContender(self, sets, Trusted(runs, setup), trusted=True)
 
     def sets(self, set_bytes: int, modes: Collection[str]) -> int:
-        """Each launch of a sample has its own: as many as half the L2 holds, where they are small."""
+        """Each launch of a sample has its own, and one is for warming up: as many as half the L2 holds, where they are small."""
         if not modes:
             return 1
-        return max(4, min(16, cpu.cache_bytes(2) // 2 // max(1, set_bytes)))
+        return max(5, min(17, cpu.cache_bytes(2) // 2 // max(1, set_bytes)))
 
     def prepare(self, mode: str, sets: Sequence[Bound]) -> None:
         """Before a sample or, in host-server, a launch: caches emptied, or filled with the buffers of the sets. No contender runs."""
@@ -223,8 +222,9 @@ class CpuContender(Contender):
     spread = True
 
     def __init__(self, device: CpuDevice, sets: Sequence[Bound], work: Work, *, trusted: bool):
-        self.cold_launches, self.in_place = len(sets), not trusted
+        self.cold_launches, self.in_place = max(1, len(sets) - 1), not trusted  # one is for warming up
         self._device, self._sets, self._work, self._trusted = device, sets, work, trusted
+        self._bytes = sum(t.numel() * t.element_size() for one in sets for t in one.tensors.values())
         self._seen: dict[str, list[_Seen]] = {}
         self._private = None if trusted else tempfile.TemporaryDirectory(prefix="kernelwright-", ignore_cleanup_errors=True)
         reap()
@@ -266,17 +266,18 @@ class CpuContender(Contender):
         return self._sample(mode, 1, held=False)[0]
 
     def _sample(self, mode: str, launches: int, *, held: bool) -> tuple[float, int]:
-        """Each launch has a set of its own: inputs that the process has not run on, poisoned outputs."""
-        sets = list(range(launches))
-        alone = mode == "host-server" or isinstance(self._work, Answer)
+        """Each launch has a set of its own: inputs that the process has not run on, poisoned outputs. Where the sets are small, a warm
+        sample is one request that begins with a launch that does not count, on a set of its own: it brings back code and address
+        translations. Large ones are asked for one by one, so that each is the last that was brought into the caches."""
+        sets, warm = list(range(launches)), mode not in (*COLD_MODES, "host-server")
+        large = warm and self._bytes > cpu.cache_bytes(2) // 2
+        alone = large or mode == "host-server" or isinstance(self._work, Answer)
+        lead = [len(self._sets) - 1] if warm and not alone and len(self._sets) > 1 else []
         seconds = SETUP_SECONDS if self._trusted else RUN_SECONDS * max(1, launches)
-        if not alone:
-            self._device.prepare(mode, [self._sets[i] for i in sets])
         seen = []
-        for group in [[i] for i in sets] if alone else [sets]:
-            self._make_ready(group[0])
-            if alone:
-                self._device.prepare(mode, [self._sets[i] for i in group])
+        for group in [[i] for i in sets] if alone else [lead + sets]:
+            self._make_ready(group[0], warm=warm)
+            self._device.prepare(mode, [self._sets[i] for i in group])
             seen.append(self._launch(group, seconds))
         if not self._trusted:
             for one in seen:
@@ -284,7 +285,8 @@ class CpuContender(Contender):
             if held:
                 self._seen.setdefault(mode, []).extend(seen)
                 self._hold(mode)
-        clean = [us for one in seen for us, switched in zip(self._times(one, mode), one.switched, strict=True) if not switched]
+        timed = [list(zip(self._times(one, mode), one.switched, strict=True))[len(lead) :] for one in seen]
+        clean = [us for one in timed for us, switched in one if not switched]
         return (statistics.median(clean) if clean else math.nan), launches - len(clean)
 
     def _times(self, one: _Seen, mode: str) -> list[float]:
@@ -294,16 +296,19 @@ class CpuContender(Contender):
             return one.claims
         return [max(one.claims[0], one.cpu - self._device.empty(mode, 1).cpu - ANSWER_US)]
 
-    def _make_ready(self, index: int) -> None:
-        """A Python candidate's state for the set. The inputs of `forward` are taken away meanwhile: a hook of `load_state_dict` runs
-        outside the clock."""
-        if not (isinstance(self._work, Answer) and self._work.stateful):
+    def _make_ready(self, index: int, *, warm: bool = False) -> None:
+        """A Python candidate's state for the set, and a launch that does not count, if `warm`. The inputs of `forward` are taken away
+        meanwhile: what runs now runs outside the clock."""
+        if not (isinstance(self._work, Answer) and (self._work.stateful or warm)):
             return
         hidden = [self._sets[index].tensors[name] for name in self._work.hidden]
         kept = [t.clone() for t in hidden]
         for t in hidden:
             t.zero_()
-        self._process.ask({"do": "state", "set": index}, RUN_SECONDS)
+        if self._work.stateful:
+            self._process.ask({"do": "state", "set": index}, RUN_SECONDS)
+        if warm:
+            self._process.ask({"do": "launch", "sets": [index]}, RUN_SECONDS)
         for t, value in zip(hidden, kept, strict=True):
             t.copy_(value)
 
@@ -351,7 +356,7 @@ class CpuContender(Contender):
         claimed = statistics.median(us for one in seen for us in one.claims)
         average = statistics.median(sum(one.claims) for one in seen) / n
         used = (statistics.median(one.cpu for one in seen) - empty) / n
-        slack = (empty / 2 + SLACK_US + extra) / n
+        slack = (empty / 2 + SLACK_US + extra) / n + SLACK_LAUNCH_US
         if used > HELD * average + slack or used > SKEW * claimed + slack:
             raise self._cheat(mode, f"used {used:.3g} us of processor time a launch and claimed {claimed:.3g} us")
 
@@ -379,14 +384,14 @@ def _copy_out(memory: int, where: dict[str, Any], out: torch.Tensor, name: str) 
     size = (1 + sum((n - 1) * s for n, s in zip(shape, strides, strict=True))) * out.element_size()
     if size > LARGEST_VIEW + 4 * out.numel() * out.element_size():
         raise CandidateFault(Outcome.WRONG_RESULT, f"{name} is a view over {size} bytes; make it contiguous")
-    raw = torch.empty(size, dtype=torch.uint8)
-    buffer, done = memoryview(raw.numpy()), 0
+    raw, done = bytearray(size), 0
+    buffer = memoryview(raw)
     while done < size:
         read = os.preadv(memory, [buffer[done:]], address + done)
         if not read:
             raise OSError(0, "end of memory")
         done += read
-    out.copy_(raw.view(out.dtype).as_strided(shape, strides))
+    out.copy_(torch.frombuffer(raw, dtype=out.dtype).as_strided(shape, strides))
 
 
 def _readable(work: Work) -> list[str]:
@@ -398,13 +403,9 @@ def _enter(private: Path | None, readable: list[str], threads: int) -> tuple[str
     if private is None:
         return ()
     tempfile.tempdir = str(private)
-    os.environ.clear()
-    os.environ.update({**_KEPT, "HOME": str(private), "TMPDIR": str(private), "XDG_CACHE_HOME": str(private)})
+    replace_environment(answer_environment(str(private)))
     os.chdir(private)
     return sandbox.enter(private, readable, threads=threads)
-
-
-_KEPT = {k: v for k, v in os.environ.items() if k in ("PATH", "LANG") or k.startswith(("OMP_", "KMP_", "MKL_", "LD_LIBRARY"))}
 
 
 def _child(device: CpuDevice, pipe: Connection, stderr: int, work: Work, enter: Callable[[], Sequence[str]]) -> None:

@@ -87,7 +87,7 @@ class Answer(Work):
         except Exception as error:
             raise CandidateFault(*_blame(error, Outcome.CRASH)) from None
 
-    def describe(self, result: Any) -> list[dict[str, Any]]:
+    def describe(self, result: Any) -> list[dict[str, Any]] | None:
         return [
             {"address": t.data_ptr(), "shape": list(t.shape), "strides": list(t.stride()), "dtype": str(t.dtype)}
             for t in self.plain(result)
@@ -114,7 +114,7 @@ class Answer(Work):
                 value.layout is not torch.strided
                 or value.is_conj()
                 or value.is_neg()
-                or torch._C._functorch.is_functorch_wrapped_tensor(value)
+                or torch._C._functorch.is_functorch_wrapped_tensor(value)  # pyright: ignore[reportAttributeAccessIssue]
             ):
                 raise CandidateFault(Outcome.CHEAT, f"{name} is not plain data: {value.layout}, lazy or wrapped; return a strided tensor")
         return list(results)

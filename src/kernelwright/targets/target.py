@@ -127,7 +127,8 @@ class Device(ABC):
 
     @abstractmethod
     def load_trusted(self, runs: Sequence[Run], setup: Callable[[], None] | None = None, sets: Sequence[Bound] = ()) -> Contender:
-        """A rival: `runs[i]` executes it on set i with PyTorch or a vendor library. `setup` (compiling, say) runs once first."""
+        """A rival: `runs[i]` executes it on set i with PyTorch or a vendor library. `setup` (compiling, say) runs once first.
+        `sets` are what the runs work on, where the caches are to be made ready for them."""
 
     @abstractmethod
     def synchronize(self) -> None: ...
