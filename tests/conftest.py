@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 
 
@@ -11,6 +13,8 @@ def home(tmp_path_factory, monkeypatch):
     monkeypatch.setenv("KERNELWRIGHT_HOME", str(path))
     for name in ("KERNELWRIGHT_ARCHIVE", "KERNELWRIGHT_CXX", "KERNELWRIGHT_THREADS"):
         monkeypatch.delenv(name, raising=False)
+    for name in [name for name in os.environ if name.startswith("KERNELWRIGHT_LLM_")]:
+        monkeypatch.delenv(name)
     return path
 
 

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import shutil
-import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
-from kernelwright.evaluate.audit import Extent, _Audit
+from kernelwright.evaluate.audit_batch import Audit, Auditor
 from kernelwright.evaluate.evaluator import Evaluator
 from kernelwright.evaluate.machine_code import inspect_pack
 from kernelwright.evaluate.pack_build import build_pack
@@ -90,9 +89,9 @@ def test_pack_verify_looks_at_it_too(tmp_path):
     saved = made_up_pack(tmp_path / "p", "cuda:sm_90", ENVIRONMENT, [("gemm:8x8x8:fp16", kernel)])
     device = target("cuda:sm_90")
     with Evaluator(device) as evaluator, ThreadPoolExecutor(1) as pool:
-        audit = _Audit(saved, saved.entries, device, evaluator, Extent(), None, {"memcheck": "not run: no tool"})
-        (found,) = audit._machine_code()
-        assert (found.outcome, found.evidence) == ("COMPILE_ERROR", "no HGMMA in its machine code")
-        assert [(t.name, t.outcome, t.evidence) for t in audit._sanitizers([], pool, threading.Event())] == [
-            ("memcheck", "", "not run: no tool")
+        audit = Audit(saved, saved.entries)
+        Auditor(device, evaluator, None, {"memcheck": "not run: no tool"}, pool).start_tools([audit])
+        assert [(t.name, t.outcome, t.evidence) for t in audit.result().tools] == [
+            ("machine code", "COMPILE_ERROR", "no HGMMA in its machine code"),
+            ("memcheck", "", "not run: no tool"),
         ]

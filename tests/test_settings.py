@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from kernelwright.settings import VARIABLES, SettingsError, settings, writable
+from kernelwright.settings import VARIABLES, SettingsError, child_environment, settings, writable
 
 ROOT = Path(__file__).parents[1]
 
@@ -35,11 +35,28 @@ def test_every_variable_has_an_effect(tmp_path):
         "KERNELWRIGHT_CUBLASLT_SECONDS": "2.5",
         "KERNELWRIGHT_DISABLE": "1",
         "KERNELWRIGHT_PACK": "~/my-pack",
+        "KERNELWRIGHT_LLM_URL": "http://localhost:8000/v1/",
+        "KERNELWRIGHT_LLM_MODELS": "small, large=1.25/10",
+        "KERNELWRIGHT_LLM_KEY": "k-123",
+        "KERNELWRIGHT_LLM_TOKENS": "5000",
+        "KERNELWRIGHT_LLM_DOLLARS": "2.5",
+        "KERNELWRIGHT_LLM_ANSWER_TOKENS": "100",
+        "KERNELWRIGHT_LLM_CONCURRENCY": "2",
+        "KERNELWRIGHT_LLM_SECONDS": "10",
+        "KERNELWRIGHT_LLM_EXEMPLARS": "islands",
     }
     assert set(values) == {v.name for v in VARIABLES}
     for name, value in values.items():
         assert settings({name: value}) != base, name
         assert settings({name: "  "}) == base, f"an empty {name} counts as unset"
+    priced = values | {"KERNELWRIGHT_LLM_MODELS": "small=0/0, large=1.25/10"}
+    llm = settings(priced).llm
+    assert (llm.url, llm.models, llm.prices["large"]) == ("http://localhost:8000/v1", ("small", "large"), (1.25, 10.0))
+    assert (llm.tokens, llm.dollars, llm.answer_tokens, llm.concurrency, llm.seconds) == (5000, 2.5, 100, 2, 10.0)
+    assert llm.key == "k-123" and "k-123" not in repr(settings(priced))
+    with pytest.raises(SettingsError, match="the price of small is not known"):
+        settings(values)
+    del values["KERNELWRIGHT_LLM_DOLLARS"]
     assert settings(values).archive == Path.home() / "mine.db" and settings(values).pack == Path.home() / "my-pack"
     assert settings(values).threads == 4 and settings(values).cublaslt_seconds == 2.5
 
@@ -65,6 +82,32 @@ def test_a_bad_switch_gets_one_sentence():
 def test_a_bad_search_time_gets_one_sentence(text):
     with pytest.raises(SettingsError, match=r"KERNELWRIGHT_CUBLASLT_SECONDS=.* seconds above 0"):
         settings({"KERNELWRIGHT_CUBLASLT_SECONDS": text})
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "says"),
+    [
+        ("URL", "localhost:8000", "no base URL"),
+        ("URL", "http://me:secret@host/v1", "put the key into"),
+        ("URL", "https://host/v1?key=secret", "put the key into"),
+        ("MODELS", "a=cheap", "is not NAME or NAME=IN/OUT"),
+        ("MODELS", "a=1/-2", "is not NAME or NAME=IN/OUT"),
+        ("KEY", "a\nb", "characters that no key has"),
+        ("TOKENS", "0", "integer from 1"),
+        ("DOLLARS", "-1", "dollars above 0"),
+        ("CONCURRENCY", "many", "integer from 1 to 256"),
+        ("EXEMPLARS", "best", "buckets or islands"),
+    ],
+)
+def test_bad_llm_settings_get_one_sentence(name, text, says):
+    with pytest.raises(SettingsError, match=says) as error:
+        settings({f"KERNELWRIGHT_LLM_{name}": text})
+    assert "secret" not in str(error.value) and "\n" not in str(error.value)
+
+
+def test_processes_that_we_start_do_not_get_the_key(monkeypatch):
+    monkeypatch.setenv("KERNELWRIGHT_LLM_KEY", "k-123")
+    assert "KERNELWRIGHT_LLM_KEY" not in child_environment({"A": "1"}) and child_environment({"A": "1"})["A"] == "1"
 
 
 def test_unknown_user_in_path():

@@ -13,7 +13,6 @@ import ctypes
 import importlib.util
 import subprocess
 import sys
-import sysconfig
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -64,7 +63,7 @@ def way(name: str, driver: Path) -> Callable[..., object]:
     from kernelwright.runtime.launcher import Launcher, build
 
     here = Path(build.__file__).parent
-    compiled(str(here / build.SOURCES[0]), *build.FLAGS, f"-I{include}", f"-I{sysconfig.get_path('include')}")
+    compiled(str(here / build.SOURCES[0]), *build.options(), *(f"-l{library}" for library in build.LIBRARIES))
     build.binary()
     with timed("load"):
         build.load()

@@ -186,7 +186,8 @@ class Archive:
                     try:
                         trial = Trial.from_json(line)
                     except (msgspec.DecodeError, ValueError) as error:
-                        bad.append(f"line {number} of {path} is not a trial: {error}")
+                        why = " ".join(str(error).split())  # it may quote what stands in the line
+                        bad.append(f"line {number} of {path} is not a trial: {why}")
                         continue
                     if self.append(trial):
                         added += 1

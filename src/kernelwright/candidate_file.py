@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import Literal
 
 import msgspec
 
@@ -36,45 +37,48 @@ def load(path: Path, w: Workload, target: str, device: DeviceFacts) -> Candidate
         raise CandidateFileError(f"{path} cannot be read: {error.strerror}") from None
     except UnicodeDecodeError:
         raise CandidateFileError(f"{path} is not a text file") from None
-    origin = Origin(kind="file", name=path.name)
-    match path.suffix:
-        case ".cu":
-            _fits(path, "cuda", target)
-            plan = _plan(path, text)
-            if plan is None:
-                raise CandidateFileError(
-                    f"{path} has no launch plan; put one in a comment that begins with /* kernelwright-plan {{...}} */"
-                )
-            return Candidate(kind="cuda", source=text, plan=plan, origin=origin)
-        case ".cpp" | ".cc" | ".cxx":
-            _fits(path, "cpu", target)
-            return Candidate(kind="cpu", source=text, plan=_plan(path, text) or _default_plan(w), origin=origin)
-        case ".py":
-            return Candidate(kind="python", source=text, origin=origin)
-        case ".json":
-            try:
-                return Candidate.from_json(text).replace(origin=origin)
-            except ValueError as error:
-                raise CandidateFileError(f"{path} is not a candidate: {error}") from None
-    raise CandidateFileError(f"{path}: a candidate is a .cu, .cpp, .py or .json file")
-
-
-def _fits(path: Path, kind: str, target: str) -> None:
-    if not target.startswith(kind):
+    kind = _KINDS.get(path.suffix)
+    if kind in ("cuda", "cpu") and not target.startswith(kind):
         raise CandidateFileError(f"{path} is for target {kind}, not {target}; add --target {kind}")
+    try:
+        return parse(text, path.suffix, w, Origin(kind="file", name=path.name))
+    except CandidateFileError as error:
+        raise CandidateFileError(f"{path}: {error}") from None
 
 
-def _plan(path: Path, text: str) -> LaunchPlan | None:
+_KINDS: dict[str, Literal["cuda", "cpu", "python"]] = {".cu": "cuda", ".cpp": "cpu", ".cc": "cpu", ".cxx": "cpu", ".py": "python"}
+
+
+def parse(text: str, suffix: str, w: Workload, origin: Origin) -> Candidate:
+    """The Candidate that a text in a file of that suffix is. Nothing in it is executed. Raises CandidateFileError."""
+    if suffix == ".json":
+        try:
+            return Candidate.from_json(text).replace(origin=origin)
+        except ValueError as error:
+            raise CandidateFileError(f"it is not a candidate: {error}") from None
+    if suffix not in _KINDS:
+        raise CandidateFileError("a candidate is a .cu, .cpp, .py or .json file")
+    kind = _KINDS[suffix]
+    if kind == "python":
+        return Candidate(kind=kind, source=text, origin=origin)
+    plan = _plan(text)
+    if plan is None and kind == "cuda":
+        raise CandidateFileError("it has no launch plan; put one in a comment that begins with /* kernelwright-plan {...} */")
+    return Candidate(kind=kind, source=text, plan=plan or default_plan(w), origin=origin)
+
+
+def _plan(text: str) -> LaunchPlan | None:
     found = _PLAN.search(text)
     if found is None:
         return None
     try:
         return msgspec.json.decode(found.group(1), type=LaunchPlan)
     except ValueError as error:
-        raise CandidateFileError(f"the launch plan in {path} is wrong: {error}") from None
+        raise CandidateFileError(f"its launch plan is wrong: {error}") from None
 
 
-def _default_plan(w: Workload) -> LaunchPlan:
+def default_plan(w: Workload) -> LaunchPlan:
+    """Of a C++ function `kernel`: tensors, axes, row strides."""
     from kernelwright.problems import problem_of
 
     specs = problem_of(w).tensors(w)

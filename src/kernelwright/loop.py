@@ -5,13 +5,15 @@ from __future__ import annotations
 import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from kernelwright import propose, rivals
 from kernelwright.archive import Archive
 from kernelwright.evaluate.evaluator import Evaluator
 from kernelwright.evaluate.jobs import ALL_RUNGS, SCREEN_RUNGS, Job
+from kernelwright.evaluate.profile import Profiler
 from kernelwright.families import families_for
+from kernelwright.learn import reward
 from kernelwright.problems import resolve
 from kernelwright.records import MODES, Candidate, Trial, Workload
 from kernelwright.settings import settings
@@ -44,7 +46,7 @@ class Run:
     target: str
     session: str
     trials: tuple[Trial, ...]
-    """All that count for this Workload on this device: earlier runs' screens as well, if it was resumed."""
+    """Screens that count for this Workload on this device, earlier runs' as well if it was resumed, then this run's confirmations."""
     winner: Trial | None
     """The fastest verified candidate of our own, as confirmed; None if none is right."""
     mode: str
@@ -52,6 +54,8 @@ class Run:
     seconds: float
     peaks: dict
     """The device's roofline, for reports: the fields of `targets.target.Peaks`."""
+    proposer: dict = field(default_factory=dict)
+    """What the proposer says of its work: calls of models and what they cost, tries and gains by proposer."""
 
 
 SCREEN_TOLERANCE = 0.03
@@ -86,7 +90,9 @@ def optimize(
     extra: Sequence[Candidate] = (),
 ) -> Run:
     """Searches for the fastest verified kernel for one Workload. Every Trial is in the archive before the next begins, so an interrupted
-    run goes on where it stopped. Raises NothingToTry, ProblemError, TargetUnavailable, ArchiveError, SettingsError.
+    run goes on where it stopped. A screen that is faster than can be believed counts once a fresh process has shown the same
+    (`learn.reward`).
+    Raises NothingToTry, ProblemError, TargetUnavailable, ArchiveError, SettingsError.
 
     `problem` and `target` may be the texts that the command line takes; the default archive is the user's. `extra` are candidates to try
     first (a user's files); `evaluator` may be shared between calls to save the device's opening.
@@ -98,29 +104,36 @@ def optimize(
     started, session = time.monotonic(), uuid.uuid4().hex[:12]
     device, mode = target.facts(), headline_mode(target.name)
     families, refusals = families_for(w, device)
-    if not families and not extra:
+    if not families and not extra and propose.kind(proposer).needs_families:
         reasons = "; ".join(f"{name}: {why}" for name, why in refusals.items())
         raise NothingToTry(f"no family writes kernels for {w.name} on {target.name} ({reasons}); verify a kernel of your own instead")
     names = tuple(rival_names if rival_names is not None else rivals.names_for(w, target.name))
-    anchor, own = names[:1], evaluator or Evaluator(target)
+    anchor, own, searcher, profiler = names[:1], evaluator or Evaluator(target), None, None
     try:
         environment, peaks = own.environment, own.peaks
         history = [t for t in (archive.trials(workload=w) if resume else ()) if t.environment.comparable(environment)]
-        trials = [t for t in history if t.stage == "screen"]
-        searcher = propose.make(proposer, w, families, device, seed=seed, history=trials)
+        trials, limit = reward.counted(history), reward.ceiling(history)
+        deadline = time.monotonic() + budget.seconds
+        context = propose.Context(archive, peaks, deadline)
+        searcher = propose.make(proposer, w, families, device, seed=seed, history=trials, context=context)
         screen = screen_job(w, target.name, anchor)
+        profiler = Profiler(target.name) if searcher.reads_counters else None
         queue = [c for c in extra if c.id not in {t.candidate.id for t in trials}]
-        opened = time.monotonic()
-        while len(trials) < budget.trials and time.monotonic() - opened < budget.seconds:
+        while len(trials) < budget.trials and time.monotonic() < deadline:
             batch = queue or searcher.propose(min(8, budget.trials - len(trials)))
             queue = []
             if not batch:
                 break
             for trial in own.evaluate(batch, screen, stage="screen", session=session):
+                if profiler is not None and propose.score(trial) > max(map(propose.score, trials), default=0.0):
+                    trial = trial.replace(sensors=trial.sensors | profiler.counters(trial))
                 archive.append(trial)
+                progress(trial)
+                if (claimed := reward.reference(trial)) is not None and claimed.ratio > limit:
+                    again = measured_again(own, trial, screen, session, archive, progress)
+                    trial, limit = reward.settle(trial, again), max(limit, reward.ceiling([again]))
                 trials.append(trial)
                 searcher.learn(trial)
-                progress(trial)
         confirmed: list[Trial] = []
         for _ in range(CONFIRM_ATTEMPTS):
             failed = {t.candidate.id for t in confirmed}
@@ -129,11 +142,25 @@ def optimize(
             if not best or any(t.verdict.ok for t in confirmed if t.candidate.kind != "rival"):
                 break
     finally:
+        if searcher is not None:
+            searcher.close()
         if evaluator is None:
             own.close()
     ours = [t for t in confirmed if t.candidate.kind != "rival" and t.verdict.ok]
     winner = min(ours, key=lambda t: t.median(mode), default=None)
-    return Run(w, target.name, session, (*trials, *confirmed), winner, mode, time.monotonic() - started, peaks)
+    assert searcher is not None
+    trials = [t for t in trials if t.stage == "screen"]
+    said = searcher.summary() | ({"no counters": profiler.why} if profiler and profiler.why else {})
+    return Run(w, target.name, session, (*trials, *confirmed), winner, mode, time.monotonic() - started, peaks, said)
+
+
+def measured_again(own: Evaluator, trial: Trial, screen: Job, session: str, archive: Archive, progress: Progress) -> Trial:
+    """A screen that claims too much to be believed, once more in a fresh process."""
+    own.fresh()
+    (again,) = (t for t in own.evaluate([trial.candidate], screen, stage="replay", session=session) if t.candidate.kind != "rival")
+    archive.append(again)
+    progress(again)
+    return again
 
 
 def screen_job(w: Workload, target: str, anchor: tuple[str, ...]) -> Job:

@@ -318,7 +318,7 @@ class Timing(Record, frozen=True, kw_only=True):
     """One per round: the median over the round's launches."""
     median: float
     low: float
-    """95 % bootstrap interval of the median."""
+    """95 % interval of the median."""
     high: float
     launches: int = 1
     """Launches per sample."""
@@ -342,7 +342,7 @@ class Comparison(Record, frozen=True, kw_only=True):
     ratio: float
     """Median over rounds of rival time / candidate time: above 1, the candidate is faster."""
     low: float
-    """95 % bootstrap interval of the ratio."""
+    """95 % interval of the ratio."""
     high: float
     rival_us: float
     noise_low: float

@@ -10,8 +10,9 @@ import math
 import os
 import tempfile
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
+from urllib.parse import urlsplit
 
 
 class SettingsError(ValueError):
@@ -31,7 +32,8 @@ VARIABLES = (
     Variable(
         "KERNELWRIGHT_HOME",
         "$XDG_CACHE_HOME/kernelwright or ~/.cache/kernelwright",
-        "folder of the build cache (builds/), measured peaks (peaks/) and the archive (archive.db)",
+        "folder of the build cache (builds/), measured peaks (peaks/), what kw.warmup measured (warmup/), packs compiled here (packs/) and "
+        "the archive (archive.db)",
     ),
     Variable("KERNELWRIGHT_ARCHIVE", "archive.db in the home folder", "file of the archive of all trials"),
     Variable("KERNELWRIGHT_CXX", "the first of g++, clang++, c++ that is found", "C++ compiler of the CPU target and the launcher"),
@@ -39,9 +41,49 @@ VARIABLES = (
     Variable("KERNELWRIGHT_DISABLE", "0", "1: kw.matmul and the models it serves call torch alone"),
     Variable("KERNELWRIGHT_PACK", "none", "folder of a pack that is used without kw.use, after those named with it; vLLM needs it"),
     Variable("KERNELWRIGHT_CUBLASLT_SECONDS", "20", "most seconds of one search of the rival cublaslt-all"),
+    Variable(
+        "KERNELWRIGHT_LLM_URL",
+        "none",
+        "base URL of an OpenAI-compatible endpoint (http://localhost:8000/v1), or file:FOLDER of a transcript",
+    ),
+    Variable(
+        "KERNELWRIGHT_LLM_MODELS",
+        "none",
+        "models, comma-separated; =IN/OUT after a name gives its dollars per million tokens: a, b=1.25/10",
+    ),
+    Variable("KERNELWRIGHT_LLM_KEY", "none", "key of the endpoint; never stored, and not in the environment of processes that we start"),
+    Variable("KERNELWRIGHT_LLM_TOKENS", "1000000", "most tokens of one run, prompts and answers together"),
+    Variable("KERNELWRIGHT_LLM_DOLLARS", "no limit", "most money of one run; every model needs its price then"),
+    Variable("KERNELWRIGHT_LLM_ANSWER_TOKENS", "8192", "most tokens of one answer"),
+    Variable("KERNELWRIGHT_LLM_CONCURRENCY", "4", "calls at one time"),
+    Variable("KERNELWRIGHT_LLM_SECONDS", "300", "most seconds of one call"),
+    Variable("KERNELWRIGHT_LLM_EXEMPLARS", "buckets", "how exemplars are drawn: buckets or islands"),
 )
 
+SECRETS = ("KEY", "TOKEN", "SECRET", "PASSWORD", "PASSWD", "CREDENTIAL")
+"""Processes that we start do not get variables whose names hold one of these words: one may run a candidate, which can read the memory of
+the judge that it was forked from, and a compiler can be told to print its environment."""
+
 MAX_THREADS = 1024
+
+
+@dataclass(frozen=True)
+class Llm:
+    """Where models are asked, and what may be spent on it."""
+
+    url: str = ""
+    """Without a slash at the end; empty: none was named."""
+    models: tuple[str, ...] = ()
+    key: str = field(default="", repr=False)
+    prices: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+    """Dollars for a million tokens of prompt and of answer, by model."""
+    tokens: int = 1_000_000
+    dollars: float = math.inf
+    answer_tokens: int = 8192
+    concurrency: int = 4
+    seconds: float = 300.0
+    """Of one call."""
+    exemplars: str = "buckets"
 
 
 @dataclass(frozen=True)
@@ -59,6 +101,7 @@ class Settings:
     """Serves products without kw.use."""
     cublaslt_seconds: float = 20.0
     """Of one search of cuBLASLt's whole space of algorithms."""
+    llm: Llm = field(default_factory=Llm)
 
     @property
     def builds(self) -> Path:
@@ -68,15 +111,15 @@ class Settings:
     def peaks(self) -> Path:
         return self.home / "peaks"
 
+    @property
+    def llm_calls(self) -> Path:
+        return self.home / "llm"
+
 
 def child_environment(changes: Mapping[str, str]) -> dict[str, str]:
-    """The environment of a process that we start: ours, with some variables set, and without what looks like a secret: a candidate can read
-    the memory of the judge that it was forked from."""
-    kept = {name: value for name, value in os.environ.items() if not any(word in name.upper() for word in _SECRETS)}
+    """The environment of a process that we start: ours without its secrets, with some variables set."""
+    kept = {name: value for name, value in os.environ.items() if not any(word in name.upper() for word in SECRETS)}
     return {**kept, **changes}
-
-
-_SECRETS = ("KEY", "TOKEN", "SECRET", "PASSWORD", "PASSWD", "CREDENTIAL")
 
 
 def replace_environment(environment: Mapping[str, str]) -> None:
@@ -110,7 +153,8 @@ def settings(environ: Mapping[str, str] | None = None) -> Settings:
         threads=_threads(env.get("KERNELWRIGHT_THREADS", "").strip()),
         disabled=_switch("KERNELWRIGHT_DISABLE", env.get("KERNELWRIGHT_DISABLE", "").strip()),
         pack=_expand("KERNELWRIGHT_PACK", pack) if pack else None,
-        cublaslt_seconds=_seconds(env.get("KERNELWRIGHT_CUBLASLT_SECONDS", "").strip()),
+        cublaslt_seconds=_positive(env, "KERNELWRIGHT_CUBLASLT_SECONDS", 20.0, "seconds"),
+        llm=_llm(env),
     )
 
 
@@ -147,14 +191,85 @@ def _switch(name: str, text: str) -> bool:
     return text == "1"
 
 
-def _seconds(text: str) -> float:
+def _positive(env: Mapping[str, str], name: str, default: float, unit: str) -> float:
+    text = env.get(name, "").strip()
     try:
-        seconds = float(text or "20")
+        value = float(text) if text else default
     except ValueError:
-        seconds = math.nan
-    if not 0 < seconds < math.inf:
-        raise SettingsError(f"KERNELWRIGHT_CUBLASLT_SECONDS={text!r} is not a time; set it to seconds above 0")
-    return seconds
+        value = math.nan
+    if not text or 0 < value < math.inf:
+        return value
+    raise SettingsError(f"{name}={text!r} cannot be used; set it to {unit} above 0")
+
+
+def _llm(env: Mapping[str, str]) -> Llm:
+    def whole(name: str, default: int, most: int) -> int:
+        text = env.get(name, "").strip()
+        if text and not (text.isascii() and text.isdigit() and 1 <= int(text[:12]) <= most):
+            raise SettingsError(f"{name}={text!r} cannot be used; set it to an integer from 1 to {most}")
+        return int(text) if text else default
+
+    models, prices = _models(env.get("KERNELWRIGHT_LLM_MODELS", ""))
+    dollars = _positive(env, "KERNELWRIGHT_LLM_DOLLARS", math.inf, "dollars")
+    if unpriced := [m for m in models if m not in prices and dollars < math.inf]:
+        raise SettingsError(
+            f"KERNELWRIGHT_LLM_DOLLARS limits the money, but the price of {unpriced[0]} is not known; write {unpriced[0]}=IN/OUT in "
+            "KERNELWRIGHT_LLM_MODELS, dollars per million tokens"
+        )
+    exemplars = env.get("KERNELWRIGHT_LLM_EXEMPLARS", "").strip() or "buckets"
+    if exemplars not in ("buckets", "islands"):
+        raise SettingsError(f"KERNELWRIGHT_LLM_EXEMPLARS={exemplars!r} is no way of drawing; set it to buckets or islands")
+    key = env.get("KERNELWRIGHT_LLM_KEY", "").strip()
+    if not (key.isascii() and key.isprintable()):
+        raise SettingsError("KERNELWRIGHT_LLM_KEY holds characters that no key has; copy it again")
+    return Llm(
+        url=_url(env.get("KERNELWRIGHT_LLM_URL", "").strip()),
+        models=models,
+        key=key,
+        prices=prices,
+        tokens=whole("KERNELWRIGHT_LLM_TOKENS", 1_000_000, 10**12),
+        dollars=dollars,
+        answer_tokens=whole("KERNELWRIGHT_LLM_ANSWER_TOKENS", 8192, 10**6),
+        concurrency=whole("KERNELWRIGHT_LLM_CONCURRENCY", 4, 256),
+        seconds=_positive(env, "KERNELWRIGHT_LLM_SECONDS", 300.0, "seconds"),
+        exemplars=exemplars,
+    )
+
+
+def _models(text: str) -> tuple[tuple[str, ...], dict[str, tuple[float, float]]]:
+    """`a, b=1.25/10`: the names in order, and the prices of those that have one."""
+    names, prices = [], {}
+    for part in filter(None, (p.strip() for p in text.split(","))):
+        name, equals, price = (p.strip() for p in part.partition("="))
+        names.append(name)
+        if equals:
+            try:
+                tokens_in, tokens_out = (float(p) for p in price.split("/"))
+            except ValueError:
+                tokens_in = tokens_out = math.nan
+            if not name or not (0 <= tokens_in < math.inf and 0 <= tokens_out < math.inf):
+                raise SettingsError(
+                    f"KERNELWRIGHT_LLM_MODELS: {part!r} is not NAME or NAME=IN/OUT, dollars per million tokens as in b=1.25/10"
+                )
+            prices[name] = (tokens_in, tokens_out)
+    return tuple(dict.fromkeys(names)), prices
+
+
+def _url(text: str) -> str:
+    if not text:
+        return ""
+    try:
+        parts = urlsplit(text)
+    except ValueError:
+        parts = urlsplit("")
+    if parts.scheme not in ("http", "https", "file") or (parts.scheme != "file" and not parts.hostname):
+        raise SettingsError(
+            "KERNELWRIGHT_LLM_URL is no base URL; set it to one like http://localhost:8000/v1, or to file:FOLDER of a transcript"
+        )
+    if parts.username or parts.password or parts.query or parts.fragment:
+        # it is stored with every call
+        raise SettingsError("KERNELWRIGHT_LLM_URL may hold no user, password or query; put the key into KERNELWRIGHT_LLM_KEY")
+    return text.rstrip("/")
 
 
 def writable(path: Path, variable: str = "KERNELWRIGHT_HOME") -> Path:

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 import typer
 
-VERBS = ("doctor", "optimize", "tune", "bench", "verify", "report", "replay", "pack", "archive")
+VERBS = ("doctor", "optimize", "tune", "bench", "verify", "report", "replay", "pack", "archive", "sparse")
 
 
 def kernelwright(*words: str, home=None, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -25,7 +25,7 @@ def kernelwright(*words: str, home=None, **environment: str) -> subprocess.Compl
 def test_help_shows_an_example(verb):
     done = kernelwright(verb, "--help")
     assert done.returncode == 0
-    assert verb in ("pack", "archive") or "Example: kernelwright" in done.stdout
+    assert verb in ("pack", "archive", "sparse") or "Example: kernelwright" in done.stdout
 
 
 def test_help_does_not_import_torch():
@@ -54,6 +54,7 @@ assert "torch" not in sys.modules and "numpy" not in sys.modules, "a heavy impor
         (["optimize", "nowhere.py"], "nowhere.py"),
         (["optimize", "gemm:8x8x8", "--target", "tpu"], "tpu"),
         (["optimize", "gemm:8x8x8:fp32", "--target", "fake", "--proposer", "oracle"], "oracle"),
+        (["optimize", "chain:new-gelu:8x8", "--target", "cpu", "--proposer", "llm"], "set KERNELWRIGHT_LLM_URL"),
         (["verify", "nowhere.cpp", "--problem", "gemm:8x8x8:fp32", "--target", "cpu"], "nowhere.cpp"),
         (["bench", "chains", "--target", "cpu", "--mode", "quick"], "quick"),
         (["bench", "chains", "--target", "cpu", "--mode", "device-chain"], "sm_90"),

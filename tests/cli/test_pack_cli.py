@@ -9,7 +9,8 @@ import pytest
 from rich.console import Console
 from test_cli import kernelwright
 
-from kernelwright.cli.progress import steps
+from kernelwright.cli.progress import proving, steps
+from kernelwright.evaluate.audit import Progress
 from kernelwright.records import Candidate, Environment, Launch, LaunchPlan, Origin, TensorArg
 from kernelwright.runtime import pack
 from made_up import made_up_pack
@@ -78,3 +79,16 @@ def test_progress_is_lines_where_there_is_no_terminal_and_a_bar_on_one(monkeypat
         told(0, 3)
         told(3, 3)
     assert "3/3" in written.getvalue()
+
+
+def test_progress_of_a_verification_says_what_fails(monkeypatch):
+    monkeypatch.setattr("kernelwright.cli.progress.PLAIN_SECONDS", -1.0)
+    written = io.StringIO()
+    with proving(Console(file=written, width=200)) as told:
+        told(Progress(total=30, kernels=3, before=2, done=10, cases=50, through=1, failing=("ring/0123", "tiny/4567")))
+    assert "verify: 10/30  1 of 3 kernels through" in written.getvalue()
+    assert "checks/s, 2 proved before, 2 FAIL: ring/0123, tiny/4567" in written.getvalue()
+    written = io.StringIO()
+    with proving(Console(file=written, force_terminal=True, width=200)) as told:
+        told(Progress(total=30, kernels=3, before=0, done=30, through=3))
+    assert "30/30" in written.getvalue() and "3 of 3 kernels through" in written.getvalue()

@@ -7,7 +7,7 @@ import pytest
 from kernelwright.evaluate.audit import Extent, verify_pack
 from kernelwright.evaluate.build import build
 from kernelwright.evaluate.evaluator import Evaluator
-from kernelwright.evaluate.sanitized import Request, sanitize, sanitizer
+from kernelwright.evaluate.sanitized import Request, Sanitizer, Watched, sanitizer
 from kernelwright.problems import resolve
 from kernelwright.records import Candidate, Launch, LaunchPlan, Origin, Outcome, ScalarArg, TensorArg
 from kernelwright.targets import target
@@ -42,6 +42,10 @@ def product(barrier: str = "__syncthreads()", extra: str = "") -> Candidate:
     return Candidate(kind="cuda", source=source, plan=plan, origin=Origin(kind="file", name="product.cu"))
 
 
+def watched(candidate: Candidate) -> Watched:
+    return Watched(candidate=candidate, build=build(target("cuda"), candidate), workloads=(resolve("gemm:8x128x300:fp32"),))
+
+
 @NEEDS_TOOL
 @pytest.mark.parametrize(
     ("candidate", "tool", "outcome"),
@@ -56,9 +60,9 @@ def product(barrier: str = "__syncthreads()", extra: str = "") -> Candidate:
 def test_what_the_tools_find(candidate: Candidate, tool: str, outcome: Outcome):
     path, here = sanitizer(), target("cuda")
     assert path is not None
-    request = Request(target=here.name, candidate=candidate, build=build(here, candidate), workloads=(resolve("gemm:8x128x300:fp32"),))
-    found = sanitize(path, tool, request)
+    found, right = Sanitizer(path).run(tool, Request(target=here.name, kernels=tuple(watched(c) for c in (candidate, product(extra=";")))))
     assert found.outcome is outcome, found.evidence
+    assert right.ok, "in the same process at first"
 
 
 def test_a_pack_on_a_gpu(tmp_path):

@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import os
+import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from kernelwright.evaluate import audit, sanitized
-from kernelwright.evaluate.audit import Extent
+from kernelwright.evaluate.audit import Extent, verify_pack
 from kernelwright.evaluate.build import build
 from kernelwright.evaluate.evaluator import Evaluator
-from kernelwright.evaluate.sanitized import Request, sanitize
+from kernelwright.evaluate.sanitized import SAID, Request, Sanitizer, Watched
 from kernelwright.problems import resolve
-from kernelwright.records import Outcome
+from kernelwright.records import Build, Outcome, Verdict
 from kernelwright.targets import target
 from made_up import made_up_pack, product
 
@@ -34,7 +37,123 @@ def tool(folder: Path, script: str) -> str:
 def request(candidate=None, *shapes: str) -> Request:
     candidate = candidate or product()
     workloads = tuple(resolve(s) for s in shapes or ("gemm:8x8x8:fp32", "gemm:3x5x7:fp32"))
-    return Request(target="cpu", candidate=candidate, build=build(target("cpu"), candidate), workloads=workloads)
+    return Request(target="cpu", kernels=(Watched(candidate=candidate, build=build(target("cpu"), candidate), workloads=workloads),))
+
+
+def sanitize(path: str, tool: str, one: Request, **options) -> Verdict:
+    (verdict,) = Sanitizer(path, **options).run(tool, one)
+    return verdict
+
+
+PLAYED = f"""#!{sys.executable}
+# plays tool and child: what happens to a kernel stands in its source
+import json, os, sys, time
+kernels = json.load(open(sys.argv[-1]))["kernels"]
+found = False
+with open(os.path.join(os.path.dirname(__file__), "started"), "a") as log:
+    log.write(f"{{len(kernels)}}\\n")
+for index, kernel in enumerate(kernels):
+    source = kernel["candidate"]["source"]
+    if "HANGS" in source:
+        time.sleep(600)
+    if "DIES" in source:
+        print("Segmentation fault")
+        sys.exit(3)
+    if "LEFT OUT" in source:
+        continue
+    alone = len(kernels) == 1
+    found |= "FOUND" in source and not ("TOGETHER" in source and alone)
+    wrong = "WRONG" in source and not ("ONCE" in source and alone)
+    outcome = "WRONG_RESULT" if wrong else "OK"
+    print("{SAID}" + json.dumps({{"index": index, "verdict": {{"outcome": outcome, "evidence": "played"}}}}), flush=True)
+if found:
+    print("========= Invalid __global__ write of size 2 bytes")
+    sys.exit(77)
+"""
+BEHAVES = {
+    "": Outcome.OK,
+    "HANGS": Outcome.TIMEOUT,
+    "DIES": Outcome.CRASH,
+    "LEFT OUT": Outcome.CRASH,
+    "FOUND": Outcome.OUT_OF_BOUNDS,
+    "WRONG": Outcome.WRONG_RESULT,
+    "WRONG ONCE": Outcome.WRONG_RESULT,
+    "FOUND, WRONG": Outcome.OUT_OF_BOUNDS,
+}
+
+
+def played(folder: Path) -> str:
+    path = folder / "compute-sanitizer"
+    path.write_text(PLAYED)
+    path.chmod(0o755)
+    return str(path)
+
+
+def several(*behaviours: str) -> Request:
+    workloads = (resolve("gemm:8x8x8:fp32"),)
+    kernels = (product(f"/* {index} {what} */") for index, what in enumerate(behaviours))
+    artifact = Build(key="none", artifact="none", compiler="", arch="")
+    return Request(target="cpu", kernels=tuple(Watched(candidate=c, build=artifact, workloads=workloads) for c in kernels))
+
+
+def started(folder: Path) -> list[int]:
+    """Kernels of each process."""
+    return [int(line) for line in (folder / "started").read_text().split()]
+
+
+def test_many_kernels_share_a_process(tmp_path):
+    path = tool(tmp_path, WATCH + 'exec "$@"')
+    one, other, wrong = request().kernels[0], request(product("/* other */")).kernels[0], request(product("c[0] += 1;")).kernels[0]
+    verdicts = Sanitizer(path).run("memcheck", Request(target="cpu", kernels=(one, wrong, other)))
+    assert [v.outcome for v in verdicts] == [Outcome.OK, Outcome.WRONG_RESULT, Outcome.OK]
+    assert [v.evidence for v in verdicts if v.ok] == ["2 shapes", "2 shapes"]
+
+
+def test_a_clean_process_is_the_only_one(tmp_path):
+    verdicts = Sanitizer(played(tmp_path)).run("memcheck", several("", "", "WRONG", ""))
+    assert [v.outcome for v in verdicts] == ["OK", "OK", "WRONG_RESULT", "OK"]
+    assert started(tmp_path) == [4]
+
+
+@pytest.mark.parametrize("what", ["FOUND", "FOUND, WRONG", "DIES", "LEFT OUT"])
+def test_trouble_is_the_culprits_and_the_innocent_pass(tmp_path, what):
+    verdicts = Sanitizer(played(tmp_path)).run("memcheck", several("", "", what, ""))
+    assert [v.outcome for v in verdicts] == ["OK", "OK", BEHAVES[what], "OK"]
+    assert sorted(started(tmp_path)) == [1, 1, 1, 1, 4]
+    assert ("Invalid __global__ write" in verdicts[2].evidence) == ("FOUND" in what)
+
+
+def test_a_hang_is_the_culprits_too(tmp_path):
+    verdicts = Sanitizer(played(tmp_path), seconds=2.0).run("racecheck", several("", "HANGS", ""))
+    assert [v.outcome for v in verdicts] == ["OK", "TIMEOUT", "OK"]
+
+
+def test_a_finding_that_does_not_come_again_fails_all_that_it_may_be_about(tmp_path):
+    verdicts = Sanitizer(played(tmp_path)).run("memcheck", several("", "FOUND TOGETHER", "WRONG", ""))
+    assert [v.outcome for v in verdicts] == ["OUT_OF_BOUNDS", "OUT_OF_BOUNDS", "WRONG_RESULT", "OUT_OF_BOUNDS"]
+    assert all("with 4 kernels, though in none of them alone" in v.evidence for v in verdicts if v.outcome == "OUT_OF_BOUNDS")
+
+
+def test_a_wrong_result_stands_though_it_is_right_the_next_time(tmp_path):
+    verdicts = Sanitizer(played(tmp_path)).run("memcheck", several("WRONG ONCE", "DIES", ""))
+    assert [v.outcome for v in verdicts] == ["WRONG_RESULT", "CRASH", "OK"]
+
+
+@given(behaviours=st.lists(st.sampled_from([b for b in BEHAVES if b != "HANGS"]), min_size=1, max_size=5))
+@settings(max_examples=12, deadline=None)
+def test_every_kernel_has_one_verdict_its_own(tmp_path_factory, behaviours):
+    folder = tmp_path_factory.mktemp("played")
+    verdicts = Sanitizer(played(folder)).run("memcheck", several(*behaviours))
+    assert len(verdicts) == len(behaviours)
+    for what, verdict in zip(behaviours, verdicts, strict=True):
+        alone = len(behaviours) == 1 and what == "WRONG ONCE"
+        after = what == "WRONG ONCE" and _cut_short(behaviours, what)
+        assert verdict.outcome == (Outcome.OK if alone or after else BEHAVES[what])
+
+
+def _cut_short(behaviours: list[str], what: str) -> bool:
+    """The process had died before it came to the first such kernel."""
+    return "DIES" in behaviours and behaviours.index("DIES") < behaviours.index(what)
 
 
 def test_the_child_runs_the_kernel_under_the_tool(tmp_path):
@@ -100,14 +219,26 @@ def test_the_tool_is_found_on_path(tmp_path, monkeypatch):
     assert sanitized.sanitizer() == path
 
 
-def test_findings_of_the_tools_fail_the_kernel_of_a_pack(tmp_path):
-    """The whole way of a CUDA kernel through an audit, its ladder played by a C++ kernel's judge."""
-    path = tool(tmp_path, f'case "$2" in memcheck) {WATCH} exec "$@";; *) echo "========= Error: Race reported"; exit 77;; esac')
+def test_findings_of_the_tools_fail_the_kernel_of_a_pack(tmp_path, monkeypatch):
+    """The whole way of CUDA kernels through an audit, their ladder played by a C++ kernel's judge."""
+    monkeypatch.setattr(audit, "_tools", lambda target, extent: (played(tmp_path), {"memcheck": "played", "racecheck": "played"}))
+    monkeypatch.setattr(audit, "BATCH", 2)
+    kernels = [product(f"/* {index} {what} */") for index, what in enumerate(("", "FOUND", "", "DIES", ""))]
+    with Evaluator(target("cpu")) as cpu:
+        saved = made_up_pack(tmp_path / "p", "cpu", cpu.environment, [(f"gemm:8x8x{8 + i}:fp32", c) for i, c in enumerate(kernels)])
+        found = verify_pack(saved, target("cpu"), cpu, Extent(random=2))
+    assert sorted(k.candidate for k in found.kernels) == sorted(c.id for c in kernels), "each once"
+    by_tool = {k.candidate: [(t.name, t.outcome) for t in k.tools] for k in found.kernels}
+    expected = {"": ("OK", "OK"), "FOUND": ("OUT_OF_BOUNDS", "NONDETERMINISTIC"), "DIES": ("CRASH", "CRASH")}
+    for c, what in zip(kernels, ("", "FOUND", "", "DIES", ""), strict=True):
+        assert by_tool[c.id] == list(zip(("memcheck", "racecheck"), expected[what], strict=True))
+    assert sorted(k.candidate for k in found.failed) == sorted([kernels[1].id, kernels[3].id])
+    assert found.not_run == 0
+
+
+def test_a_tool_that_does_not_start_is_not_run(tmp_path, monkeypatch):
+    monkeypatch.setattr(audit, "_tools", lambda target, extent: (str(tmp_path / "nowhere"), {}))
     with Evaluator(target("cpu")) as cpu:
         saved = made_up_pack(tmp_path / "p", "cpu", cpu.environment, [("gemm:8x8x8:fp32", product())])
-        one = audit._Audit(saved, saved.entries, target("cpu"), cpu, Extent(random=2), path, {})
-        with ThreadPoolExecutor(2) as pool:
-            one.start(pool, threading.Event())
-            kernel = one.result()
-    assert [(t.name, t.outcome) for t in kernel.tools] == [("memcheck", "OK"), ("racecheck", "NONDETERMINISTIC")]
-    assert [(f.where, f.outcome) for f in kernel.failures] == [("racecheck", "NONDETERMINISTIC")]
+        found = verify_pack(saved, target("cpu"), cpu, Extent(random=0))
+    assert not found.failed and found.not_run == 2 and "not run" in found.kernels[0].tools[0].evidence

@@ -2,12 +2,23 @@
 
 from __future__ import annotations
 
-import pytest
+import json
+from pathlib import Path
 
+import pytest
+import torch
+from typer.testing import CliRunner
+
+from kernelwright.cli import app
 from kernelwright.problems import resolve
 from kernelwright.problems.chains import CHAINS
-from kernelwright.problems.lint import lint
+from kernelwright.problems.entropy import rank, repetition
+from kernelwright.problems.kernelbench import read
+from kernelwright.problems.lint import RULES, Finding, lint
+from kernelwright.problems.repair import repair
+from kernelwright.problems.shrink import constants, extent, shrunk
 
+FAULTY = Path(__file__).parent / "faulty"
 FILE = """
 import torch
 class Model(torch.nn.Module):
@@ -26,17 +37,29 @@ def findings(tmp_path, result: str, inputs: str = "torch.randn") -> set[tuple[st
     return {(f.rule, f.tensor) for f in lint(resolve(str(path)))}
 
 
+def of(name: str, **options: float) -> dict[tuple[str, str], Finding]:
+    return {(f.rule, f.tensor): f for f in lint(read(FAULTY / f"{name}.py"), **options)}
+
+
 def test_a_sound_problem_has_no_findings(tmp_path):
     assert findings(tmp_path, "torch.tanh(x) * y") == set()
 
 
 @pytest.mark.parametrize("name", [c.name for c in CHAINS])
-def test_our_chains_are_sound(name):
-    assert lint(resolve(f"chain:{name}:16x64")) == []
+@pytest.mark.parametrize("rest", ["16x64", "4096x1024:fp16"])
+def test_our_chains_are_sound(name, rest):
+    assert lint(resolve(f"chain:{name}:{rest}")) == []
 
 
-def test_gemm_is_sound():
-    assert lint(resolve("gemm:32x24x40:fp16")) == []
+@pytest.mark.parametrize(
+    "problem", ["gemm:32x24x40:fp16", "gemm:4096x4096x512:bf16:nt", "gemm:1x512x512:fp32", "linear:64x48x64:bias+gelu"]
+)
+def test_our_products_are_sound(problem):
+    assert lint(resolve(problem)) == []
+
+
+def test_our_example_is_sound():
+    assert lint(read(Path(__file__).parents[2] / "examples" / "gated_unit.py")) == []
 
 
 def test_faults(tmp_path):
@@ -45,3 +68,124 @@ def test_faults(tmp_path):
     assert ("input-ignored", "x1") in findings(tmp_path, "torch.tanh(x) + 0 * y")
     assert ("identity-passes", "y0") in findings(tmp_path, "x.relu() + 0 * y", inputs="torch.rand")
     assert ("non-finite", "y0") in findings(tmp_path, "torch.log(x) * y")
+    assert ("saturated", "y0") in findings(tmp_path, "(x * 1e4).sigmoid() * (y.abs() > -1)", inputs="torch.rand")
+
+
+@pytest.mark.parametrize(
+    ("name", "rule", "tensor", "severity"),
+    [
+        ("tiny_softmax", "zeros-pass", "y0", "warning"),
+        ("whole_norm", "zeros-pass", "y0", "warning"),
+        ("row_norm", "zeros-pass", "y0", "warning"),
+        ("smallest", "zeros-pass", "y0", "warning"),
+        ("own_mean", "zeros-pass", "y0", "error"),
+        ("clamped_away", "zeros-pass", "y0", "error"),
+        ("clamped_away", "random-output", "", "error"),
+        ("clamped_away", "degenerate-parameter", "norm_weight", "warning"),
+        ("periodic_product", "repeated-slices", "x0", "warning"),
+        ("periodic_product", "low-rank", "x0", "warning"),
+        ("periodic_product", "fixed-input", "x1", "warning"),
+        ("layer_norm", "degenerate-parameter", "norm_bias", "warning"),
+        ("relu_of_rand", "identity-passes", "y0", "warning"),
+        ("mean_loss", "replay-passes", "y0", "warning"),
+        ("noisy_reference", "random-output", "y0", "error"),
+        ("low_rank", "low-rank", "x0", "warning"),
+        ("low_rank", "fixed-input", "x1", "warning"),
+    ],
+)
+def test_the_faults_of_public_benchmarks(name, rule, tensor, severity):
+    found = of(name)
+    assert (rule, tensor) in found, list(found)
+    assert found[rule, tensor].severity == severity
+    assert {f.rule for f in found.values()} <= set(RULES)
+
+
+def test_a_range_is_extrapolated_from_smaller_sizes():
+    found = of("whole_norm")["zeros-pass", "y0"]
+    true = (1 / 3 * 64 * 64 * 512 * 512) ** -0.5  # the largest element is 1, the norm sqrt(n / 3)
+    assert found.figures["largest"] * found.figures["shrinkage"] == pytest.approx(true, rel=0.5)
+    assert found.figures["tolerance"] == 1e-4
+
+
+def test_memory():
+    assert of("whole_norm", memory=2.0**32)["memory", ""].severity == "error"
+    assert ("memory", "") not in of("layer_norm", memory=2.0**32)
+
+
+@pytest.mark.parametrize(
+    ("name", "rules"),
+    [
+        ("tiny_softmax", {"zeros-pass"}),
+        ("row_norm", {"zeros-pass"}),
+        ("smallest", {"zeros-pass"}),
+        ("layer_norm", {"degenerate-parameter"}),
+        ("relu_of_rand", {"identity-passes"}),
+        ("periodic_product", {"repeated-slices", "low-rank", "fixed-input", "periodic-input"}),
+        ("low_rank", {"low-rank", "fixed-input"}),
+    ],
+)
+def test_a_repaired_file_no_longer_has_the_fault(name, rules):
+    done = repair(read(FAULTY / f"{name}.py"))
+    assert done.changes
+    assert not rules & {f.rule for f in done.remaining}
+    assert not rules & {f.rule for f in lint(done.w)}
+
+
+def test_a_constant_formula_cannot_be_repaired():
+    done = repair(read(FAULTY / "own_mean.py"))
+    assert "zeros-pass" in {f.rule for f in done.remaining}
+
+
+def test_periods_and_rank():
+    x = torch.randn(64, 16)
+    assert repetition(x) == [] and rank(x) == (16, 16)
+    (along,) = repetition(x.repeat(4, 1))
+    assert (along.axis, along.period, along.distinct) == (0, 64, 64)
+    assert rank(torch.outer(x[:, 0], x[0])) == (1, 16)
+    shuffled = x[torch.randint(8, (256,))]
+    assert [(r.axis, r.period, r.distinct) for r in repetition(shuffled)] == [(0, 0, 8)]
+
+
+def test_constants_of_a_file():
+    assert constants("a = 4\nb, c = 8, 2 * 16\nd = 'x'\na = 5\ne: int = 7\nf = 1\ng = 9\ng += 1") == {"b": 8, "c": 32, "e": 7, "g": 9}
+
+
+def test_shrinking_keeps_rows_alike_and_leaves_small_files_alone():
+    w = read(FAULTY / "row_norm.py")
+    cut = shrunk(w)
+    assert cut.changes == {"rows": 8} and extent(cut.w.source).inputs == ((8, 65536),)
+    small = read(FAULTY / "layer_norm.py")
+    assert shrunk(small).w == small
+
+
+def run(*words: str):
+    return CliRunner().invoke(app, ["lint", *words])
+
+
+def test_the_verb(tmp_path):
+    path = str(FAULTY / "relu_of_rand.py")
+    assert run("chain:softmax:8x64").exit_code == 0
+    assert run(path).exit_code == 0
+    assert run(path, "--strict").exit_code == 1
+    assert run(str(FAULTY / "own_mean.py")).exit_code == 1
+    repaired = tmp_path / "repaired.py"
+    result = run(path, "--repair", str(repaired), "--json")
+    assert result.exit_code == 0, result.output
+    assert run(str(repaired), "--strict").exit_code == 0
+    (found,) = json.loads(result.stdout)["problems"].values()
+    assert found[0]["rule"] == "identity-passes"
+
+
+def test_the_verb_lints_folders_and_names_what_it_cannot(tmp_path):
+    (tmp_path / "1_good.py").write_text(FILE.format(result="torch.tanh(x) * y", inputs="torch.randn"))
+    (tmp_path / "2_bad.py").write_text("import torch\n")
+    result = run(str(tmp_path), "--json")
+    assert result.exit_code == 1
+    problems = json.loads(result.stdout)["problems"]
+    assert problems["kernelbench:1_good:fp32"] == [] and problems["kernelbench:2_bad:fp32"][0]["rule"] == "unusable"
+
+
+@pytest.mark.parametrize("words", [("no-such",), ("x.py",), ("chain:softmax", "--repair", "x.py")])
+def test_wrong_requests(words):
+    result = run(*words)
+    assert result.exit_code != 0 and "Traceback" not in result.output

@@ -48,6 +48,17 @@ def test_known_projections():
     assert shapes["DeepSeek-V3", "q_b"] == (24576, 1536)
 
 
+def test_linear_layers_as_transformers_computes_them():
+    llama, qwen = suite("llama-3.1-8b"), suite("qwen2.5-7b", dtype="fp16")
+    assert {(w.axes["N"], w.axes["K"]) for w in llama} == {
+        (4096, 4096), (1024, 4096), (14336, 4096), (4096, 14336), (128256, 4096)
+    }  # fmt: skip
+    biased = {(w.axes["N"], w.axes["K"]) for w in qwen if w.epilogue == "bias"}
+    assert biased == {(3584, 3584), (512, 3584)} and {w.problem for w in llama} == {"gemm"}
+    assert resolve("gemm:1x3584x3584:fp16:nt") in qwen, "the output projection has none"
+    assert {w.axes["M"] for w in llama if w.axes["N"] == 128256} == {1, 8, 32, 128}
+
+
 def test_an_unknown_suite_lists_the_known_ones():
     with pytest.raises(ProblemError, match="unknown suite 'hgemm'; known are hgemm-1000"):
         suite("hgemm")

@@ -14,7 +14,9 @@ from kernelwright.propose import NAMES, MissingExtra, Proposer, make, proposers,
 from kernelwright.propose.configs import SearchSpace
 from kernelwright.records import Candidate, Origin, Outcome, Trial, Verdict
 
-every = pytest.mark.parametrize("name", NAMES)
+SEARCHES = ("evolve", "random", "tpe")
+"""Those that choose among configs."""
+every = pytest.mark.parametrize("name", SEARCHES)
 BUDGET = {"random": 150, "evolve": 150, "tpe": 50}  # Optuna takes 50 ms for a suggestion
 LEGAL = sum(1 for _ in SearchSpace(W, [Toy()], DEVICE).points())
 
@@ -36,9 +38,9 @@ def best(trials: list[Trial]) -> float:
 
 
 def test_registry():
-    assert set(proposers()) == set(NAMES) == {"random", "evolve", "tpe"}
+    assert set(proposers()) == set(NAMES) == {*SEARCHES, "llm", "mix"}
     assert all(cls.name == name for name, cls in proposers().items())
-    with pytest.raises(ValueError, match="unknown proposer 'magic'; choose one of evolve, random, tpe"):
+    with pytest.raises(ValueError, match="unknown proposer 'magic'; choose one of evolve, llm, mix, random, tpe"):
         make("magic", W, [Toy()], DEVICE)
 
 

@@ -14,7 +14,7 @@ from kernelwright.families import family
 from kernelwright.plan import unmet
 from kernelwright.records import Comparison, Origin, Outcome, Verdict, Workload
 from kernelwright.runtime import pack, times
-from kernelwright.runtime.dispatch import Dispatcher, contiguous
+from kernelwright.runtime.dispatch import Dispatcher, Pinned, contiguous
 from kernelwright.runtime.pack import Pack
 from kernelwright.runtime.predictor import Predictor
 from made_up_kernels import GRID, H200, gain, made, trials
@@ -159,10 +159,10 @@ def test_pins_come_first_unless_they_cannot_run(one):
     d = Dispatcher(one.pack)
     small, kernel = product(64, 64, 64), one.pack.entry(product(64, 64, 64))
     unmeasured = product(72, 72, 64)
-    d.pinned = {small: None, unmeasured: kernel}
+    d.pinned = {small: Pinned(None), unmeasured: Pinned(kernel)}
     assert d.choose(small).library and d.choose(small).source == "pinned"
     assert d.choose(unmeasured).entry == kernel
-    d.pinned = {product(72, 77, 64): kernel}
+    d.pinned = {product(72, 77, 64): Pinned(kernel)}
     refused = d.choose(product(72, 77, 64))
     assert refused.library and refused.source == "fallback" and "it requires" in refused.reason
     assert d.choose(product(72, 72, 64)) == one.choose(product(72, 72, 64))

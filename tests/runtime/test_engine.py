@@ -8,73 +8,10 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from fake_cuda import FakeCuda, kernels
 
-from kernelwright.families import DeviceFacts, family
-from kernelwright.problems import resolve
-from kernelwright.records import Environment
-from kernelwright.runtime import api, engine, models, ops, pack
-from kernelwright.runtime.launcher import Launcher
-from kernelwright.targets.launch import TENSOR_MAP_BYTES
-from made_up import made_up_pack
+from kernelwright.runtime import api, engine, models, pack
 
-pytest.importorskip("cuda.bindings.nvrtc")
-
-H200 = DeviceFacts(target="cuda:sm_90", sms=132, smem_per_block=227 * 1024, l2_bytes=60 * 2**20)
-ENVIRONMENT = Environment(target="cuda:sm_90", device="NVIDIA H200", host="made up by a test")
 CPU = torch.device("cpu")
-SIZES = {"tensormap": TENSOR_MAP_BYTES, "scalar": 4}
-SERVED = ("gemm:64x32x64:fp16:nn", "gemm:64x32x64:bf16:nt", "linear:64x32x64:fp16:nt:bias+gelu")
-SPLIT = "gemm:256x256x4096:fp16:nn"
-"""Its kernel's parts of K meet in a workspace."""
-
-
-@pytest.fixture(scope="module")
-def cuda(tmp_path_factory) -> FakeCuda:
-    return FakeCuda(tmp_path_factory.mktemp("libcuda"))
-
-
-@pytest.fixture(scope="module")
-def served(tmp_path_factory) -> pack.Pack:
-    made = []
-    for name in SERVED:
-        w, whole_k = resolve(name), family("gemm_sm90_whole_k")
-        made.append((name, whole_k.render(whole_k.seeds(w, H200)[0], w, H200)))
-    w, persistent = resolve(SPLIT), family("gemm_sm90_persistent")
-    config = next(c | {"split_k": 4} for c in persistent.seeds(w, H200) if persistent.illegal(c | {"split_k": 4}, w, H200) is None)
-    made.append((SPLIT, persistent.render(config, w, H200)))
-    return made_up_pack(tmp_path_factory.mktemp("pack") / "p", "cuda:sm_90", ENVIRONMENT, made)
-
-
-@pytest.fixture
-def serving(cuda: FakeCuda, served: pack.Pack, monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
-    """An engine that takes this machine's memory for an H200's. `met` counts how often it had to think."""
-    cuda.lib.fake_reset()
-    launcher = Launcher(str(cuda.path), cuda.exchange())
-    plan = served.entries[0].plan
-    assert plan is not None
-    of = {str(served.artifact(e)): e.plan for e in served.entries}
-
-    def recorded(artifact, device):
-        launch = of[str(artifact)].launches[0]
-        sizes = [{"i32": 4, "i64": 8, "f32": 4}[a.ctype] if a.__struct_config__.tag == "scalar" else SIZES.get(a.__struct_config__.tag, 8)
-                 for a in launch.args]  # fmt: skip
-        return kernels(cuda, {launch.kernel: sizes})
-
-    monkeypatch.setattr(launcher, "kernels", recorded)
-    one = engine.Engine(served, CPU, launcher, 132)
-    state = SimpleNamespace(engine=one, cuda=cuda, met=0)
-    choose = one.dispatcher.choose
-
-    def counted(*arguments):
-        state.met += 1
-        return choose(*arguments)
-
-    monkeypatch.setattr(one.dispatcher, "choose", counted)
-    monkeypatch.setitem(engine._engines, CPU, one)
-    monkeypatch.setattr(ops, "serve", engine.serve)
-    yield state
-    launcher._core.release()
 
 
 def halves(*shapes, dtype=torch.float16):
@@ -138,12 +75,19 @@ def test_a_driver_that_refuses_leaves_the_rest_to_torch(serving):
     assert len(serving.cuda.launches()) == 1
 
 
-def test_a_pack_used_later_is_not_served_by_the_kernels_of_an_earlier(serving, served):
+def test_a_pack_used_later_is_not_served_by_the_kernels_of_an_earlier(serving, served, monkeypatch):
     a, b = halves((64, 64), (64, 32))
     api.matmul(a, b)
     other = pack.Pack(served.path, served.manifest.replace(checksum="another", entries=()))
-    engine._engines[CPU] = engine.Engine(other, CPU, serving.engine._launcher, 132)
-    assert torch.equal(api.matmul(a, b), a @ b) and len(serving.cuda.launches()) == 1
+    monkeypatch.setattr(engine, "_paths", [])
+    monkeypatch.setattr(engine, "_engines", {CPU: serving.engine})
+    monkeypatch.setattr(engine, "_open", lambda device: engine.Engine(other, device, serving.engine._launcher, 132))
+    engine.use(served.path)
+    for _ in range(2):
+        assert torch.equal(api.matmul(a, b), a @ b) and len(serving.cuda.launches()) == 1
+    out = torch.empty(64, 32, dtype=torch.float16)
+    serving.engine.serve(a, b, out, "", None, None)  # a call that was under way in another thread learns nothing for the new pack
+    assert torch.equal(api.matmul(a, b), a @ b)
 
 
 def test_a_kernel_whose_file_is_gone_is_left_to_torch(serving, monkeypatch):

@@ -51,7 +51,7 @@ def test_sources_are_the_pack_without_its_builds(saved, tmp_path):
     assert not (made / "builds").exists() and (made / "manifest.json").read_bytes() == (saved.path / "manifest.json").read_bytes()
     assert pack.load(made, built=False).manifest == saved.manifest
     with pytest.raises(PackError, match="lacks 2 of its builds; compile them with `kernelwright pack build"):
-        engine.use(made)
+        pack.load(made)
     with pytest.raises(PackError, match="exists; choose another place"):
         export.sources(saved, made)
     python = pack.save(tmp_path / "q", [trial(tmp_path, 3, 1.0, kind="python", build=None)])
@@ -112,7 +112,7 @@ def test_a_pack_that_is_refused_leaves_all_to_pytorch_with_a_sentence(saved, tmp
     else:
         content = json.loads((inside / "manifest.json").read_text())
         (inside / "manifest.json").write_text(json.dumps(content | {"format": 99}))
-    with pytest.warns(RuntimeWarning, match="leaves all products to PyTorch: .*(is damaged|has format 99)") as said:
+    with pytest.warns(RuntimeWarning, match=r"does not use this pack: .*(is damaged|has format 99)") as said:
         module = loaded_as_kernels_does(made)
     assert len(said) == 1 and "\n" not in str(said[0].message)
     a = torch.randn(2, 2, dtype=torch.float16)

@@ -99,6 +99,22 @@ def test_results_on_two_streams(launcher, built):
         assert [right(t) for t in sets] == [True, True], b.name
 
 
+def test_products_into_new_tensors_and_given_ones(launcher, built):
+    for b in built:
+        t = operands(b.workload, 10)
+        op = register(launcher, b, t)
+        for mode in (torch.enable_grad, torch.no_grad, torch.inference_mode):
+            with mode():
+                got = launcher.product(op, t["a"], t["b"], None, None, False)
+                assert got is not None and got.device == t["c"].device and torch.equal(got, torch.matmul(t["a"], t["b"])), b.name
+        t["c"].fill_(float("nan"))
+        version = t["c"]._version
+        assert launcher.product(op, t["a"], t["b"], None, t["c"], False) is t["c"] and right(t) and t["c"]._version > version
+        assert launcher.product(op, t["a"].clone().requires_grad_(), t["b"], None, None, False) is None
+        with torch.autocast("cuda", dtype=torch.bfloat16):
+            assert launcher.product(op, t["a"], t["b"], None, None, False) is None
+
+
 def test_dependent_launches_follow_each_other(launcher, built):
     for b in built:
         t = operands(b.workload, 3)

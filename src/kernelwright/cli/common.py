@@ -26,12 +26,17 @@ Layouts = Annotated[
     list[str] | None,
     typer.Option("--layout", help="gemm and linear only: nn, nt, tn or tt; given several times, the suite in each of them."),
 ]
-ProposerName = Annotated[str, typer.Option("--proposer", help="random, evolve or tpe (tpe needs the extra 'search').")]
+ProposerName = Annotated[
+    str,
+    typer.Option(
+        "--proposer", help="evolve, random, tpe (needs the extra 'search'), llm (needs KERNELWRIGHT_LLM_URL) or mix (llm and evolve)."
+    ),
+]
 
 
 def run(app: typer.Typer) -> None:
     """Runs the application; turns what we know how to explain into one sentence and an exit code."""
-    interrupted = "interrupted; everything measured so far is in the archive, and the same command goes on from there"
+    interrupted = "interrupted; what was measured or proved so far is kept, and the same command goes on from there"
     try:
         code = app(standalone_mode=False)  # a verb that raised typer.Exit ends here with its code, as does an interrupt in some versions
         if code == INTERRUPTED:
@@ -133,7 +138,8 @@ def warn_of_faults(w: Any, screen: Any) -> None:
         from kernelwright.problems.lint import lint
 
         for finding in lint(w):
-            screen.print(f"the problem: {finding.text} ({finding.rule})", markup=False)
+            if finding.severity == "error":
+                screen.print(f"the problem: {finding.text} ({finding.rule})", markup=False)
 
 
 def out_dir(path: Path) -> Path:

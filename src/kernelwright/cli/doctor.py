@@ -84,6 +84,10 @@ def examine(deep: bool) -> list[dict]:
             )
         )
     now = settings()
+    models = f"{now.llm.url}: {', '.join(now.llm.models) or 'models of the transcript'}"  # nothing is asked of it: that could cost money
+    checks.append(
+        check("models", bool(now.llm.url), models if now.llm.url else "none: set KERNELWRIGHT_LLM_URL and KERNELWRIGHT_LLM_MODELS")
+    )
     for what, path in (("home", now.home), ("archive folder", now.archive.parent)):
         try:
             checks.append(check(what, True, str(writable(path))))

@@ -75,6 +75,9 @@ def register(app: typer.Typer) -> None:
         else:
             screen.print(tables.result_table(done.trials, target_peaks=done.peaks))
             screen.print(f"report: {report}")
+            for name, value in done.proposer.items():
+                text = ", ".join(f"{what} {n}" for what, n in value.items()) if isinstance(value, dict) else value
+                screen.print(f"{name}: {text}", markup=False)
         if done.winner is None:
             raise typer.Exit(NO_KERNEL)
 
@@ -113,5 +116,6 @@ def summary(done, report: Path) -> dict:
         "speedups": speedups,
         "trials": sum(t.stage == "screen" for t in done.trials),
         "seconds": round(done.seconds, 3),
+        "proposer": done.proposer,
         "report": str(report),
     }

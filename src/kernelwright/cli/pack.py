@@ -166,24 +166,27 @@ def verify(
     json_output: Json = False,
 ) -> None:
     """Prove every kernel of a pack again, as it ships: whole ladder, random shapes, machine code, sanitizers. Leaves verification.json."""
-    from kernelwright.evaluate.audit import FILE, Extent, verify_pack
+    from kernelwright.cli.progress import proving
+    from kernelwright.evaluate.audit import Extent, verify_pack
     from kernelwright.evaluate.evaluator import Evaluator
+    from kernelwright.evaluate.verification import FILE
     from kernelwright.runtime import pack
 
     loaded = pack.load(path)
     device = open_target(loaded.manifest.environment.target)
-    screen, total = console(json_output), len(loaded.kernels())
-    count = 0
+    screen = console(json_output)
 
     def told(k) -> None:
-        nonlocal count
-        count += 1
-        failed = f"{len(k.failures)} failures" if k.failures else "right"
-        said = f"{k.cases} cases on {k.workloads} workloads and {k.random} random shapes, {k.seconds:.0f} s"
-        screen.print(f"[{count}/{total}] {k.name}/{k.candidate[:8]}: {failed}, {said}", markup=False)
+        if k.failures:
+            where = ", ".join(f"{f.where}: {f.outcome}" for f in k.failures)
+            screen.print(f"FAILED {k.name}/{k.candidate[:8]}: {where}", markup=False)
 
-    with Evaluator(device, note_seconds=NOTE_SECONDS) as evaluator:
-        found = verify_pack(loaded, device, evaluator, Extent(limit, random, seed, sanitize), told)
+    try:
+        with Evaluator(device, note_seconds=NOTE_SECONDS) as evaluator, proving(screen) as progress:
+            found = verify_pack(loaded, device, evaluator, Extent(limit, random, seed, sanitize), told, progress)
+    except KeyboardInterrupt:
+        screen.print(f"the pack {path} is as valid as before", markup=False)
+        raise
     where = loaded.path / FILE
     if json_output:
         import msgspec
@@ -235,7 +238,7 @@ def _print(path: Path, json_output: bool) -> None:
 
 
 def _verification(pack, else_: str = "none") -> str:
-    from kernelwright.evaluate.audit import verification
+    from kernelwright.evaluate.verification import verification
 
     if (found := verification(pack)) is None:
         return else_

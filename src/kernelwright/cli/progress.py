@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from kernelwright.evaluate.audit import Progress
     from kernelwright.records import Trial
 
 PLAIN_SECONDS = 5.0
@@ -41,6 +42,10 @@ class SearchProgress:
     def __call__(self, trial: Trial) -> None:
         if trial.stage == "confirm":
             self.stage(f"confirmed {trial.candidate.label}: {trial.verdict.outcome}")
+            return
+        if trial.stage == "replay":
+            found = f"{max((c.ratio for c in trial.comparisons), default=0):.2f}x" if trial.verdict.ok else trial.verdict.outcome
+            self.stage(f"{trial.candidate.label} is surprisingly fast; in a fresh process: {found}")
             return
         self.count += 1
         if trial.verdict.ok:
@@ -86,6 +91,35 @@ def steps(console: Any, title: str) -> Iterator[Callable[[int, int], None]]:
     with _bar(console) as live:
         task = live.add_task(title, total=None, status="")
         yield lambda done, total: live.update(task, completed=done, total=total)
+
+
+@contextmanager
+def proving(console: Any) -> Iterator[Callable[[Progress], None]]:
+    """Of `verify_pack`: runs of one kernel on one Workload, checks a second, and what fails."""
+    started = printed = time.monotonic()
+    live = task = None
+
+    def show(far: Progress) -> None:
+        nonlocal printed, task
+        elapsed = time.monotonic() - started
+        status = f"{far.through} of {far.kernels} kernels through, {far.cases / max(1e-9, elapsed):.0f} checks/s"
+        status += f", {far.before} proved before" if far.before else ""
+        if far.failing:
+            named = ", ".join(far.failing[:3]) + (" ..." if len(far.failing) > 3 else "")
+            status += f", {len(far.failing)} FAIL: {named}"
+        if live is not None:
+            if task is None:
+                task = live.add_task("verify", total=far.total, status="")
+            live.update(task, completed=far.done, status=status)
+        elif time.monotonic() - printed > PLAIN_SECONDS:
+            printed = time.monotonic()
+            console.print(f"verify: {far.done}/{far.total}  {status}  {elapsed:.0f} s", markup=False)
+
+    if console.is_terminal:
+        with _bar(console) as live:
+            yield show
+    else:
+        yield show
 
 
 def _bar(console: Any) -> Any:

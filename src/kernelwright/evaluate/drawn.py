@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import math
 import random
+import re
 from collections.abc import Sequence
 
 from kernelwright.evaluate.buffers import names_of
 from kernelwright.plan import Names, PlanError, unmet
 from kernelwright.problems import ProblemError, problem_of, resolve
-from kernelwright.records import Candidate, Workload
+from kernelwright.records import LaunchPlan, Workload
 
 MOST_ELEMENTS = 2**20
 """Of all tensors of a shape together: its float64 reference takes milliseconds, also on one CPU core."""
-DRAWS = 500
-"""For each shape that is wanted, at most: a kernel for one K alone accepts one shape of 30."""
+DRAWS = 200
+"""For each shape that is wanted, at most."""
 
 
 def contiguous_names(w: Workload, sms: int) -> Names:
@@ -26,20 +26,26 @@ def contiguous_names(w: Workload, sms: int) -> Names:
     return names
 
 
-def drawn_shapes(candidate: Candidate, served: Sequence[Workload], count: int, seed: int, sms: int) -> list[Workload]:
+def drawn_shapes(plan: LaunchPlan | None, served: Sequence[Workload], count: int, seed: int, sms: int) -> list[Workload]:
     """Up to `count` distinct Workloads that differ from the served ones in their axes, odd sizes and one-off sizes among them; the same
-    for the same seed. Fewer where the plan accepts no more; none for a problem whose axes are fixed."""
+    for the same seed, requirements and served Workloads. Fewer where the plan accepts no more; none for a problem whose axes are fixed."""
     served = [w for w in served if w.axes]
-    rng = random.Random(f"{seed} {candidate.id}")
-    found: dict[Workload, None] = {}
+    requires = plan.requires if plan else ()
+    asked = [(m[1], int(m[2] or 1), int(m[3] or 0)) for condition in requires if (m := _ASKED.fullmatch(condition))]
+    rng = random.Random(f"{seed} {requires}")
+    kinds = {w: w.replace(axes={}) for w in served}
+    met = {(kinds[w], *w.axes.values()) for w in served}
+    found: list[Workload] = []
     for _ in range(DRAWS * count if served else 0):
         if len(found) == count:
             break
         base = rng.choice(served)
-        w = base.replace(axes={axis: _size(rng, size) for axis, size in base.axes.items()})
-        if w not in served and w not in found and _accepts(candidate, w, sms):
-            found[w] = None
-    return list(found)
+        axes = {axis: _aimed(axis, _size(rng, size), asked) for axis, size in base.axes.items()}
+        if (drawn := (kinds[base], *axes.values())) not in met:
+            met.add(drawn)
+            if _accepts(plan, w := base.replace(axes=axes), sms):
+                found.append(w)
+    return found
 
 
 def _size(rng: random.Random, served: int) -> int:
@@ -54,11 +60,25 @@ def _size(rng: random.Random, served: int) -> int:
     return max(1, served + rng.choice((-8, -1, 0, 0, 0, 0, 1, 8)))
 
 
-def _accepts(candidate: Candidate, w: Workload, sms: int) -> bool:
+_ASKED = re.compile(r"(\w+) (?:% ([1-9]\d*) == 0|== (\d+))")
+
+
+def _aimed(axis: str, size: int, asked: Sequence[tuple[str, int, int]]) -> int:
+    """What a plan asks of one axis alone, a multiple or a size, is met at once: of 50,000 blind draws a kernel for one K and whole tiles
+    accepts 50, which took 6 s."""
+    for name, multiple, fixed in asked:
+        if name == axis:
+            size = fixed or max(1, size // multiple) * multiple
+    return size
+
+
+def _accepts(plan: LaunchPlan | None, w: Workload, sms: int) -> bool:
     try:
-        resolve(w.name)  # a chain may refuse a size
-        if sum(math.prod(spec.shape) for spec in problem_of(w).tensors(w)) > MOST_ELEMENTS:
+        if sum(spec.numel for spec in problem_of(w).tensors(w)) > MOST_ELEMENTS:
             return False
-        return candidate.plan is None or unmet(candidate.plan, contiguous_names(w, sms)) is None
+        if plan is not None and unmet(plan, dict(contiguous_names(w, sms))) is not None:  # plain: remembering their values costs more
+            return False
+        resolve(w.name)  # a chain may refuse a size
+        return True
     except (PlanError, ProblemError):
         return False

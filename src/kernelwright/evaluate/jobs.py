@@ -33,6 +33,9 @@ class Job(Record, frozen=True, kw_only=True):
     """Time limit of one mode; reached, sampling stops with what it has."""
     tolerance: float = 0.01
     """Stop when the ratio's interval is narrower than this share of it."""
+    together: bool = False
+    """All entries are loaded first and climb each rung on the same inputs, with one reference. Otherwise one entry after the other, each on
+    inputs of its own."""
     noise: bool = False
     """Time the first candidate twice in each round (A/A) for the noise floor."""
 

@@ -11,8 +11,9 @@ import os
 import sys
 import traceback
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from multiprocessing.connection import Connection
 
 import msgspec
@@ -22,7 +23,7 @@ from kernelwright import rivals as rivals_package
 from kernelwright.evaluate.buffers import Buffers, Shape
 from kernelwright.evaluate.jobs import SCREEN_RUNGS, Entry, Failure, Hello, Job, Message, Note, Reply, Result
 from kernelwright.evaluate.timing import Entrant, Limits, measure
-from kernelwright.evaluate.verify import Ladder
+from kernelwright.evaluate.verify import Climber, Ladder
 from kernelwright.problems import problem_of
 from kernelwright.problems.problem import Tensors
 from kernelwright.records import DTYPES, Candidate, Check, Comparison, Outcome, Timing, Verdict, Workload
@@ -39,6 +40,7 @@ class _State:
     contender: Contender | None = None
     checks: list[Check] = field(default_factory=list)
     fault: CandidateFault | None = None
+    """What ended it, in the ladder or later."""
     timings: list[Timing] = field(default_factory=list)
     comparisons: list[Comparison] = field(default_factory=list)
 
@@ -78,31 +80,39 @@ class Bench:
             try:
                 runs, setup = rivals_package.load(name, self.w, self.buffers.bounds)
                 state.contender = self.device.load_trusted(runs, setup, self.buffers.bounds)
-                self.verify(state, None, SCREEN_RUNGS, note)
+                self.verify([(state, None, note)], SCREEN_RUNGS)
             except DeviceLost:
                 raise
             except CandidateFault as fault:
                 state.fault = fault
         return self.rivals[name]
 
-    def verify(self, state: _State, entry: Entry | None, rungs: tuple[str, ...], note: Callable[[str], None]) -> None:
-        """Loads (a candidate) and climbs the ladder; raises CandidateFault."""
-
-        def load(w: Workload, buffers: Buffers) -> Contender:
-            assert entry is not None
+    def verify(self, entrants: Sequence[tuple[_State, Entry | None, Callable[[str], None]]], rungs: tuple[str, ...]) -> None:
+        """Loads candidates, which come with their Entry, and sends all up the ladder together. Faults are kept in the states."""
+        climbers: list[tuple[_State, Climber]] = []
+        for state, entry, note in entrants:
+            load = partial(self._load, entry)
+            state.checks += _hints(entry)
             try:
-                return self.device.load(entry.candidate, entry.build, w, buffers.bounds)
-            finally:
-                self.reseed()  # a forked contender holds a copy of the generator: it must not tell what is drawn next
+                if state.contender is None:
+                    note("load")
+                    state.contender = load(self.w, self.buffers)
+                climbers.append((state, Climber(state.contender, load, note, state.checks)))
+            except DeviceLost:
+                raise
+            except CandidateFault as fault:
+                state.fault = fault
+        ladder = Ladder(self.problem, self.rng, self.device.torch_device, lambda w, shape: self.make_buffers(w, shape))
+        ladder.run(self.w, self.buffers, [climber for _, climber in climbers], rungs)
+        for state, climber in climbers:
+            state.fault = climber.fault
 
-        if state.contender is None:
-            note("load")
-            state.contender = load(self.w, self.buffers)
-        ladder = Ladder(self.problem, self.rng, self.device.torch_device, lambda w, shape: self.make_buffers(w, shape), load)
+    def _load(self, entry: Entry | None, w: Workload, buffers: Buffers) -> Contender:
+        assert entry is not None, "a rival is loaded with its Bench and climbs no rung that loads it for other shapes"
         try:
-            ladder.run(self.w, self.buffers, state.contender, rungs, note)
+            return self.device.load(entry.candidate, entry.build, w, buffers.bounds)
         finally:
-            state.checks = [*_hints(entry), *ladder.checks]
+            self.reseed()  # a forked contender holds a copy of the generator: it must not tell what is drawn next
 
     def close(self) -> None:
         for state in self.rivals.values():
@@ -132,12 +142,12 @@ class Judge:
     def run(self, job: Job) -> Reply:
         bench = self._bench_for(job)
         rivals = [bench.rival(name, self._noter(name)) for name in job.rivals]
-        states = [self._verified(bench, entry, job) for entry in job.entries]
-        sensors = self.device.sensors()
+        states = self._verified(bench, job)
         try:
+            before = self.device.sensors() if job.modes else {}
             timed = [self._time(bench, job, mode, states, rivals) for mode in job.modes]
-            after = self.device.sensors()
-            sensors = {k: (v + after[k]) / 2 for k, v in sensors.items() if k in after}
+            after = self.device.sensors() if job.modes else {}
+            sensors = {k: (v + after[k]) / 2 for k, v in before.items() if k in after}
             results = tuple(self._result(s, timed=any(timed)) for s in states)
             return Reply(results=results, rivals=tuple(self._result(s, timed=any(timed)) for s in rivals), sensors=sensors)
         finally:
@@ -160,21 +170,26 @@ class Judge:
             self.bench = Bench(self.device, w, sets, self.sms)
         return self.bench
 
-    def _verified(self, bench: Bench, entry: Entry, job: Job) -> _State:
-        state = _State(entry.candidate.id)
-        try:
+    def _verified(self, bench: Bench, job: Job) -> list[_State]:
+        states: list[_State] = []
+        climbing: list[tuple[_State, Entry, Callable[[str], None]]] = []
+        for entry in job.entries:
+            note = self._noter(entry.candidate.id)
             if entry.candidate.kind == "rival":
-                return self._as_candidate(bench, entry.candidate)
-            bench.verify(state, entry, job.rungs, self._noter(state.label))
-        except DeviceLost:
-            raise
-        except CandidateFault as fault:
-            state.fault = fault
-        return state
+                states.append(self._as_candidate(bench, entry.candidate, note))
+                continue
+            states.append(_State(entry.candidate.id))
+            climbing.append((states[-1], entry, note))
+            if not job.together:
+                bench.verify(climbing, job.rungs)
+                climbing = []
+        if climbing:
+            bench.verify(climbing, job.rungs)
+        return states
 
-    def _as_candidate(self, bench: Bench, candidate: Candidate) -> _State:
+    def _as_candidate(self, bench: Bench, candidate: Candidate, note: Callable[[str], None]) -> _State:
         """A vendor's kernel entered as a candidate: the same contender under the candidate's id."""
-        state = bench.rival(candidate.source, self._noter(candidate.id))
+        state = bench.rival(candidate.source, note)
         return _State(candidate.id, state.contender, state.checks, state.fault)
 
     def _time(self, bench: Bench, job: Job, mode: str, states: list[_State], rivals: list[_State]) -> bool:

@@ -1,13 +1,19 @@
-"""One kernel under NVIDIA's compute-sanitizer: memcheck (accesses outside an allocation), racecheck (hazards in shared memory).
+"""Kernels under NVIDIA's compute-sanitizer: memcheck (accesses outside an allocation), racecheck (hazards in shared memory).
 
-The tool watches a process of its own, `python -m kernelwright.evaluate.sanitized REQUEST.json`, which runs the kernel once on each of a few
-shapes. There every tensor is an allocation of its own and of its exact size: within the ladder's one large buffer, memcheck would take an
-access beyond a tensor for a right one. The tool slows a kernel down by 10 to 100 times, so shapes are small.
+The tool watches a process of its own, `python -m kernelwright.evaluate.sanitized REQUEST.json`, which runs each kernel once on each of its
+few shapes. There every tensor is an allocation of its own and of its exact size: within the ladder's one large buffer, memcheck would take
+an access beyond a tensor for a right one. The tool slows a kernel down by 10 to 100 times, so shapes are small.
+
+Starting Python, PyTorch and CUDA under the tool takes most of the 8 s that one kernel takes, so a process runs many. That one passed counts
+only if the process came to a clean end. Which kernel the tool's report is about cannot be told for sure: after a finding, a crash or a
+time-out each kernel runs again in a process of its own.
 """
 
 from __future__ import annotations
 
+import os
 import re
+import selectors
 import shutil
 import signal
 import subprocess
@@ -15,31 +21,52 @@ import sys
 import tempfile
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
-
-import msgspec
+from typing import TYPE_CHECKING
 
 from kernelwright.evaluate.drawn import contiguous_names
 from kernelwright.records import DTYPES, Build, Candidate, Outcome, Record, Verdict, Workload
 from kernelwright.settings import child_environment
+from kernelwright.targets.target import Bound, CandidateFault, Device, DeviceLost
+
+if TYPE_CHECKING:
+    import torch
 
 TOOLS = {"memcheck": Outcome.OUT_OF_BOUNDS, "racecheck": Outcome.NONDETERMINISTIC}
 """What a finding of each is."""
+PROCESSES = max(1, min(12, (os.cpu_count() or 2) // 2 - 1))
+"""Under a tool at one time."""
 FOUND = 77
 """Exit code that the tool is told to end with when it has found something."""
 SECONDS = 600.0
+"""For each kernel, the first with the start of the process: so long nothing was reported, and it hangs."""
 SAID = "kernelwright-sanitized "
-"""Before the child's one line of result: without it the kernel has not run to its end, whatever the exit code says."""
+"""Before the child's line of result for each kernel: without it the kernel has not run to its end, whatever the exit code says."""
+
+
+class Watched(Record, frozen=True, kw_only=True):
+    """One kernel with its shapes."""
+
+    candidate: Candidate
+    build: Build
+    workloads: tuple[Workload, ...]
 
 
 class Request(Record, frozen=True, kw_only=True):
     """What the child runs."""
 
     target: str
-    candidate: Candidate
-    build: Build
-    workloads: tuple[Workload, ...]
+    kernels: tuple[Watched, ...]
+
+
+class Said(Record, frozen=True, kw_only=True):
+    """The child's word on one kernel."""
+
+    index: int
+    """In the Request."""
+    verdict: Verdict
 
 
 def sanitizer() -> str | None:
@@ -61,57 +88,92 @@ def sanitizer_version(path: str) -> str:
     return found[1] if found else "unknown"
 
 
-def sanitize(path: str, tool: str, request: Request, seconds: float = SECONDS, stop: threading.Event | None = None) -> Verdict:
-    """The tool's Verdict on one kernel; OK only if the child ran to its end and the tool found nothing. `stop` ends the child early, for
-    those who wait for it in a thread that Ctrl-C does not reach. Raises OSError when the tool cannot be started."""
-    with tempfile.TemporaryDirectory() as folder:
-        file = Path(folder) / "request.json"
-        file.write_text(request.to_json())
-        command = [path, "--tool", tool, "--report-api-errors", "no", "--error-exitcode", str(FOUND)]
-        kernels = {launch.kernel for launch in request.candidate.plan.launches} if request.candidate.plan else set()
-        if len(kernels) == 1:  # PyTorch's own kernels, which fill the buffers, need not be watched
-            command += ["--kernel-regex", f"kns={next(iter(kernels))}"]
-        command += [sys.executable, "-m", "kernelwright.evaluate.sanitized", str(file)]
-        # a block of PyTorch's caching allocator is larger than the tensor in it: the tool would not see its end
-        env = child_environment({"PYTORCH_NO_CUDA_MEMORY_CACHING": "1"})
-        code, output = _run(command, env, seconds, stop or threading.Event())
-    if code is None:
-        return Verdict(outcome=Outcome.TIMEOUT, evidence=f"{tool}: not done after {seconds:.0f} s")
-    if code == FOUND:
-        return Verdict(outcome=TOOLS[tool], evidence=f"{tool}: {_finding(output)}")
-    said = next((line.removeprefix(SAID) for line in output.splitlines() if line.startswith(SAID)), None)
-    if code != 0 or said is None:
-        return Verdict(
-            outcome=Outcome.CRASH, evidence=f"{tool}: the process ended with code {code}: {output.strip()[-400:] or 'no output'}"
-        )
-    return msgspec.json.decode(said, type=Verdict)
+class Sanitizer:
+    """The tool at `path`, at most PROCESSES of it at one time. `stop` ends all early, for those who wait in threads that Ctrl-C does not
+    reach. `seconds` as SECONDS."""
+
+    def __init__(self, path: str, stop: threading.Event | None = None, seconds: float = SECONDS):
+        self.path, self.stop, self.seconds = path, stop or threading.Event(), seconds
+        self._slots = threading.Semaphore(PROCESSES)
+
+    def run(self, tool: str, request: Request) -> list[Verdict]:
+        """The tool's Verdict on each kernel of the Request, in its order; OK only if the kernel ran to its end, in a process that ended
+        cleanly and in which the tool found nothing. Raises OSError when the tool cannot be started."""
+        said, trouble = self._watch(tool, request)
+        if trouble is None:
+            return [verdict for verdict in said if verdict is not None]
+        if len(said) == 1 or self.stop.is_set():
+            return [trouble] * len(said)
+
+        def alone(kernel: Watched, before: Verdict | None) -> Verdict:
+            again, trouble = self._watch(tool, request.replace(kernels=(kernel,)))
+            verdict = next(verdict for verdict in (trouble, *again) if verdict is not None)
+            # a wrong result is one, though it may be right the next time
+            return before if verdict.ok and before is not None and not before.ok else verdict
+
+        with ThreadPoolExecutor(PROCESSES) as threads:
+            verdicts = list(threads.map(alone, request.kernels, said))
+        if trouble.outcome is not TOOLS[tool] or any(verdict.outcome is trouble.outcome for verdict in verdicts):
+            return verdicts
+        evidence = f"{trouble.evidence} (in one process with {len(said)} kernels, though in none of them alone)"
+        return [trouble.replace(evidence=evidence) if verdict.ok else verdict for verdict in verdicts]
+
+    def _watch(self, tool: str, request: Request) -> tuple[list[Verdict | None], Verdict | None]:
+        """What one process says of each kernel, and what went wrong with it as a whole: then its OKs prove nothing. If nothing did, every
+        kernel has its Verdict."""
+        with self._slots, tempfile.TemporaryDirectory() as folder:
+            file = Path(folder) / "request.json"
+            file.write_text(request.to_json())
+            command = [self.path, "--tool", tool, "--report-api-errors", "no", "--error-exitcode", str(FOUND)]
+            names = {launch.kernel for kernel in request.kernels if (plan := kernel.candidate.plan) for launch in plan.launches}
+            if len(names) == 1:  # PyTorch's own kernels, which fill the buffers, need not be watched
+                command += ["--kernel-regex", f"kns={next(iter(names))}"]
+            command += [sys.executable, "-m", "kernelwright.evaluate.sanitized", str(file)]
+            # a block of PyTorch's caching allocator is larger than the tensor in it: the tool would not see its end
+            code, output = run_tool(command, child_environment({"PYTORCH_NO_CUDA_MEMORY_CACHING": "1"}), self.seconds, self.stop)
+        said: list[Verdict | None] = [None] * len(request.kernels)
+        for line in output.splitlines():
+            if line.startswith(SAID):
+                with suppress(ValueError, IndexError):  # cut by another's output: then it was not said
+                    word = Said.from_json(line.removeprefix(SAID))
+                    said[word.index] = word.verdict
+        if code is None:
+            return said, Verdict(outcome=Outcome.TIMEOUT, evidence=f"{tool}: nothing was reported for {self.seconds:.0f} s")
+        if code == FOUND:
+            return said, Verdict(outcome=TOOLS[tool], evidence=f"{tool}: {_finding(output)}")
+        if code != 0 or None in said:
+            tail = output.strip()[-400:] or "no output"
+            return said, Verdict(outcome=Outcome.CRASH, evidence=f"{tool}: the process ended with code {code}: {tail}")
+        return said, None
 
 
-def _run(command: list[str], env: dict[str, str], seconds: float, stop: threading.Event) -> tuple[int | None, str]:
-    """Exit code, None if it was ended before its time, and all output."""
+def run_tool(command: list[str], env: dict[str, str], seconds: float, stop: threading.Event) -> tuple[int | None, str]:
+    """Exit code, None if it was ended before its time, and all output. Each kernel that is reported gives it `seconds` more."""
     from kernelwright.targets.processes import kill_group
 
     process = subprocess.Popen(
-        command,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        errors="replace",
-        env=env,
-        start_new_session=True,
+        command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=env, start_new_session=True
     )
-    deadline = time.monotonic() + seconds
+    assert process.stdout is not None
+    output, said, deadline = bytearray(), 0, time.monotonic() + seconds
     try:
-        while time.monotonic() < deadline and not stop.is_set():
-            with suppress(subprocess.TimeoutExpired):
-                output, _ = process.communicate(timeout=min(0.5, seconds))
-                return process.returncode, output
-        return None, ""
+        with process.stdout as pipe, selectors.DefaultSelector() as ready:
+            ready.register(pipe, selectors.EVENT_READ)
+            while time.monotonic() < deadline and not stop.is_set():
+                if not ready.select(min(0.5, seconds)):
+                    continue
+                if not (more := os.read(pipe.fileno(), 1 << 16)):
+                    return process.wait(max(0.0, deadline - time.monotonic())), output.decode(errors="replace")
+                output += more
+                if (count := output.count(SAID.encode())) > said:
+                    said, deadline = count, time.monotonic() + seconds
+    except subprocess.TimeoutExpired:
+        pass
     finally:  # also on Ctrl-C: the tool and what it watches end with us
         if process.poll() is None:
             kill_group(process.pid)
-            process.communicate()
+            process.wait()
+    return None, output.decode(errors="replace")
 
 
 def _finding(output: str) -> str:
@@ -124,47 +186,60 @@ def _finding(output: str) -> str:
 # ----------------------------------------------------------------------------------------------------------- the child
 
 
-def run(request: Request) -> Verdict:
-    """Runs the kernel on every shape and compares what it wrote. References are made on the CPU: the tool slows the device down."""
+def main(request: Request) -> None:
+    """Runs every kernel on its shapes, compares what it wrote and reports it. Ends with the first that takes the device along."""
     import torch
 
-    from kernelwright.evaluate.verify import compare, expect
-    from kernelwright.problems import problem_of
-    from kernelwright.problems.problem import TORCH_DTYPES
     from kernelwright.targets import usable
-    from kernelwright.targets.target import Bound, CandidateFault
 
+    torch.set_num_threads(max(1, (os.cpu_count() or 1) // PROCESSES))  # for the references: others run beside this one
     target = usable(request.target)
     device, sms = target.open(), target.facts().sms
     rng = torch.Generator().manual_seed(0)
     try:
-        for w in request.workloads:
-            problem = problem_of(w)
-            case = next((c for c in problem.cases(w) if c.rung == "exact"), None) or next(c for c in problem.cases(w) if c.rung == "normal")
-            inputs = problem.generate(w, case, rng, "cpu")
-            tensors = {}
-            for spec in problem.tensors(w):
-                flat = device.allocate(spec.numel * DTYPES[spec.dtype])
-                flat.fill_(0xFF)
-                tensors[spec.name] = flat.view(TORCH_DTYPES[spec.dtype]).view(spec.shape)
-                if spec.name in inputs:
-                    tensors[spec.name].copy_(inputs[spec.name])
-            contender = device.load(request.candidate, request.build, w, [Bound(tensors=tensors, names=contiguous_names(w, sms))])
+        for index, kernel in enumerate(request.kernels):
+            signal.alarm(int(SECONDS))  # should the parent be killed, which watches the time
             try:
-                contender.run(0)
-                outputs = {spec.name: tensors[spec.name].cpu() for spec in problem.tensors(w) if spec.role == "out"}
-            finally:
-                contender.close()
-            judged = compare(problem, w, expect(problem, w, inputs, exact=case.rung == "exact"), outputs)
-            if not judged.passed:
-                return Verdict(outcome=Outcome.WRONG_RESULT, evidence=f"{w.name}: {judged.note}")
-    except CandidateFault as fault:
-        return Verdict(outcome=fault.outcome, evidence=fault.evidence)
+                verdict = _run_kernel(device, kernel, sms, rng)
+                lost = False
+            except CandidateFault as fault:
+                verdict, lost = Verdict(outcome=fault.outcome, evidence=fault.evidence), isinstance(fault, DeviceLost)
+            print(SAID + Said(index=index, verdict=verdict).to_json(), flush=True)
+            if lost:
+                break
     finally:
         device.close()
-    return Verdict(outcome=Outcome.OK, evidence=f"{len(request.workloads)} shapes")
+
+
+def _run_kernel(device: Device, kernel: Watched, sms: int, rng: torch.Generator) -> Verdict:
+    """References are made on the CPU: the tool slows the device down. Raises CandidateFault."""
+    from kernelwright.evaluate.verify import compare, expect
+    from kernelwright.problems import problem_of
+    from kernelwright.problems.problem import TORCH_DTYPES
+
+    for w in kernel.workloads:
+        problem = problem_of(w)
+        case = next((c for c in problem.cases(w) if c.rung == "exact"), None) or next(c for c in problem.cases(w) if c.rung == "normal")
+        inputs = problem.generate(w, case, rng, "cpu")
+        tensors = {}
+        for spec in problem.tensors(w):
+            flat = device.allocate(spec.numel * DTYPES[spec.dtype])
+            tensors[spec.name] = flat.view(TORCH_DTYPES[spec.dtype]).view(spec.shape)
+            if spec.name in inputs:
+                tensors[spec.name].copy_(inputs[spec.name])
+            else:
+                flat.fill_(0xFF)
+        contender = device.load(kernel.candidate, kernel.build, w, [Bound(tensors=tensors, names=contiguous_names(w, sms))])
+        try:
+            contender.run(0)
+            outputs = {spec.name: tensors[spec.name].cpu() for spec in problem.tensors(w) if spec.role == "out"}
+        finally:
+            contender.close()
+        judged = compare(problem, w, expect(problem, w, inputs, exact=case.rung == "exact"), outputs)
+        if not judged.passed:
+            return Verdict(outcome=Outcome.WRONG_RESULT, evidence=f"{w.name}: {judged.note}")
+    return Verdict(outcome=Outcome.OK, evidence=f"{len(kernel.workloads)} shapes")
 
 
 if __name__ == "__main__":
-    signal.alarm(int(SECONDS))  # should the parent be killed, which watches the time
-    print(SAID + run(Request.from_json(Path(sys.argv[1]).read_text())).to_json(), flush=True)
+    main(Request.from_json(Path(sys.argv[1]).read_text()))

@@ -20,7 +20,7 @@ import numpy as np
 import torch
 
 from kernelwright.evaluate.buffers import Buffers
-from kernelwright.evaluate.stats import bootstrap_median, converged, ratio_interval
+from kernelwright.evaluate.stats import converged, ratio_interval
 from kernelwright.evaluate.verify import compare, expect, poisoned, same_bits
 from kernelwright.problems.problem import Problem, Tensors
 from kernelwright.records import COLD_MODES, Comparison, Outcome, Timing, Workload
@@ -245,20 +245,19 @@ def _converged(candidates: list[Entrant], rivals: list[Entrant], tolerance: floa
     ratios = _ratios(*pairs[0])
     if len(ratios) < 3:
         return False
-    median, low, high = bootstrap_median(ratios, np.random.default_rng(0), 200)
+    median, low, high = ratio_interval(ratios)
     return converged(low, high, median, tolerance)
 
 
 def _summary(
     entrants: list[Entrant], candidates: list[Entrant], rivals: list[Entrant], again: list[float], mode: str, stopped: str
 ) -> tuple[dict[str, Timing], dict[tuple[str, str], Comparison]]:
-    rng = np.random.default_rng(0)
     timings: dict[str, Timing] = {}
     for e in entrants:
         clean = [s for s in e.samples if not math.isnan(s)]
         if e.fault is not None or not clean:
             continue
-        median, low, high = bootstrap_median(np.asarray(clean), rng)
+        median, low, high = ratio_interval(clean)
         timings[e.label] = Timing(
             mode=mode,
             samples=tuple(clean),
@@ -273,7 +272,7 @@ def _summary(
     if again and candidates and candidates[0].fault is None:
         same = _ratios(candidates[0], again)
         if len(same) >= 3:
-            _, noise_low, noise_high = ratio_interval(same, rng)
+            _, noise_low, noise_high = ratio_interval(same)
     comparisons: dict[tuple[str, str], Comparison] = {}
     for c in candidates:
         for r in rivals:
@@ -282,7 +281,7 @@ def _summary(
             ratios = _ratios(c, r)
             if len(ratios) < 3:
                 continue
-            median, low, high = ratio_interval(ratios, rng)
+            median, low, high = ratio_interval(ratios)
             comparisons[c.label, r.label] = Comparison(
                 rival=r.label,
                 mode=mode,

@@ -7,8 +7,9 @@ checked in every run of every rung. References are computed in float64, after th
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 
 import torch
 
@@ -16,7 +17,7 @@ from kernelwright.evaluate.buffers import INTEGERS, Buffers, Shape
 from kernelwright.evaluate.jobs import SCREEN_RUNGS
 from kernelwright.problems.problem import Case, Problem, Tensors
 from kernelwright.records import Check, Outcome, Workload
-from kernelwright.targets.target import CandidateFault, Contender
+from kernelwright.targets.target import CandidateFault, Contender, DeviceLost
 
 VENDOR_FACTOR = 2.0
 """A candidate's relative Frobenius error may be at most this many times the vendor library's own (facts: docs/verification.md)."""
@@ -116,132 +117,162 @@ def _where(name: str, wrong: torch.Tensor, got: torch.Tensor, want: torch.Tensor
     )
 
 
-class Ladder:
-    """Runs the rungs for one candidate; collects the Checks; raises CandidateFault at the first failure."""
+@dataclass
+class Climber:
+    """A contender on its way up the ladder."""
 
-    def __init__(self, problem: Problem, rng: torch.Generator, device: str, make_buffers: MakeBuffers, load: Loader):
+    contender: Contender
+    load: Loader
+    note: Callable[[str], None]
+    """Says what is being done with it: who is to blame if the process dies or hangs now."""
+    checks: list[Check] = field(default_factory=list)
+    fault: CandidateFault | None = None
+    """What ended its climb."""
+
+    @contextmanager
+    def climbing(self) -> Iterator[None]:
+        """Keeps a fault; a lost device is the end of all."""
+        try:
+            yield
+        except DeviceLost:
+            raise
+        except CandidateFault as fault:
+            self.fault = fault
+
+
+class Ladder:
+    """Runs the rungs for one candidate, or for several on the same buffers, inputs and references. Each one's Checks are collected, and its
+    first failure ends its climb. References are computed when all have run."""
+
+    def __init__(self, problem: Problem, rng: torch.Generator, device: str, make_buffers: MakeBuffers):
         self.problem, self.rng, self.device = problem, rng, device
-        self.make_buffers, self.load = make_buffers, load
-        self.checks: list[Check] = []
+        self.make_buffers = make_buffers
         self.sampled = False
 
-    def run(self, w: Workload, buffers: Buffers, contender: Contender, rungs: tuple[str, ...], note: Callable[[str], None]) -> None:
+    def run(self, w: Workload, buffers: Buffers, climbers: Sequence[Climber], rungs: tuple[str, ...]) -> None:
         """All elements are compared; but where only the rungs of a screen are asked for, random rows of large outputs are, which takes a
-        fifth of the time, and every element is looked at for poison. What passes so and is reported has climbed the whole ladder."""
+        fifth of the time, and every element is looked at for poison. What passes so and is reported has climbed the whole ladder. Raises
+        DeviceLost; the last note says whose."""
         self.sampled = set(rungs) <= set(SCREEN_RUNGS)
         for case in self.problem.cases(w):
             if case.rung in rungs:
-                note(f"verify {case.name}")
-                self._case(w, buffers, contender, case, rung=case.rung, name=case.name)
+                self._case(w, buffers, climbers, case, rung=case.rung, name=case.name)
         if "repeat" in rungs:
-            note("verify repeat")
-            self._repeat(w, buffers, contender)
-        if "chain" in rungs and contender.dependent:
-            note("verify chain")
-            self._chain(w, buffers, contender)
+            self._repeat(w, buffers, climbers)
+        if "chain" in rungs:
+            self._chain(w, buffers, climbers)
         if "shapes" in rungs:
             for variant, shape, name in self._variants(w):
-                note(f"verify {name}")
-                self._variant(variant, shape, name)
+                self._variant(variant, shape, name, climbers)
 
     def _case(
-        self, w: Workload, buffers: Buffers, contender: Contender, case: Case, *, rung: str, name: str, dependent: bool = False
+        self, w: Workload, buffers: Buffers, climbers: Sequence[Climber], case: Case, *, rung: str, name: str, dependent: bool = False
     ) -> None:
+        if not (left := _left(climbers)):
+            return
         inputs = self.problem.generate(w, case, self.rng, self.device)
+        ran: list[tuple[Climber, Tensors]] = []
+        for one in left:
+            one.note(f"verify {name}")
+            with one.climbing():
+                ran.append((one, self._outputs(w, buffers, one, case, inputs, rung=rung, name=name, dependent=dependent)))
+        if not ran:
+            return
+        some, pick, rows = inputs, None, w
+        if self.sampled:
+            some, pick = self.problem.sample_rows(w, inputs, ran[0][1])
+            rows = self.problem.rows_workload(w, pick(ran[0][1]))
+        expected: Expected | None = None
+        for one, outputs in ran:
+            judged = _unwritten(outputs) if case.rung != "adversarial" else None
+            if judged is None:
+                expected = expected or expect(self.problem, rows, some, exact=case.rung == "exact", vendor=case.rung == "normal")
+                judged = compare(self.problem, rows, expected, pick(outputs) if pick else outputs)
+            error = judged.error if math.isfinite(judged.error) else 1e308
+            ratio = judged.vendor_ratio
+            one.checks.append(
+                Check(rung=rung, case=name, passed=judged.passed, error=error, bound=judged.bound, vendor_ratio=ratio, note=judged.note)
+            )
+            if not judged.passed:
+                limit = "must be bit-equal" if case.rung == "exact" else f"normalised error {judged.error:.3g}, at most {judged.bound:.3g}"
+                one.fault = CandidateFault(Outcome.WRONG_RESULT, f"{rung} rung, {name} inputs: {judged.note} ({limit})")
+
+    def _outputs(
+        self, w: Workload, buffers: Buffers, one: Climber, case: Case, inputs: Tensors, *, rung: str, name: str, dependent: bool
+    ) -> Tensors:
+        """Of one run; the memory around it is looked at."""
         if dependent:
             # what a launch sees that does not wait: other inputs; and it leaves its outputs to be poisoned
             buffers.fill(self.problem.generate(w, case, self.rng, self.device))
-            contender.run_dependent(inputs)
+            one.contender.run_dependent(inputs)
         else:
             buffers.fill(inputs)
             buffers.poison()
-            contender.run(0)
+            one.contender.run(0)
         # at once: what a candidate goes on writing after it said that it was done is not its result
         outputs = {k: v.clone() for k, v in buffers.outputs().items()}
-        self._memory(buffers, contender, inputs, rung=rung, name=name)
-        # where inputs are finite: a NaN that a kernel computes from a NaN may have every bit set too
-        unwritten = 0
-        if case.rung != "adversarial":
-            unwritten = sum(int(found.sum()) for t in outputs.values() if bool((found := poisoned(t)).any()))
-        if unwritten:
-            judged = Judged(
-                False, math.inf, 0.0, None, f"{unwritten} elements hold the poison: not written, or computed from bytes outside the inputs"
-            )
-        else:
-            some, part, rows = inputs, outputs, w
-            if self.sampled:
-                some, pick = self.problem.sample_rows(w, inputs, outputs)
-                part = pick(outputs)
-                rows = self.problem.rows_workload(w, part)
-            expected = expect(self.problem, rows, some, exact=case.rung == "exact", vendor=case.rung == "normal")
-            judged = compare(self.problem, rows, expected, part)
-        self.checks.append(
-            Check(
-                rung=rung,
-                case=name,
-                passed=judged.passed,
-                error=judged.error if math.isfinite(judged.error) else 1e308,
-                bound=judged.bound,
-                vendor_ratio=judged.vendor_ratio,
-                note=judged.note,
-            )
-        )
-        if not judged.passed:
-            limit = "must be bit-equal" if case.rung == "exact" else f"normalised error {judged.error:.3g}, at most {judged.bound:.3g}"
-            raise CandidateFault(Outcome.WRONG_RESULT, f"{rung} rung, {name} inputs: {judged.note} ({limit})")
+        self._memory(buffers, one, inputs, rung=rung, name=name)
+        return outputs
 
-    def _memory(self, buffers: Buffers, contender: Contender, inputs: Tensors, *, rung: str, name: str) -> None:
+    def _memory(self, buffers: Buffers, one: Climber, inputs: Tensors, *, rung: str, name: str) -> None:
         """Inputs unchanged, guard bands intact."""
         for key, value in inputs.items():
             if not same_bits(buffers.inputs()[key], value):
-                self.checks.append(Check(rung="memory", case=name, passed=False, note=f"input {key} changed"))
+                one.checks.append(Check(rung="memory", case=name, passed=False, note=f"input {key} changed"))
                 raise CandidateFault(Outcome.INPUT_MUTATED, f"{rung} rung, {name} inputs: input {key} was changed by the run")
-        trouble = buffers.disturbed() or contender.disturbed()
+        trouble = buffers.disturbed() or one.contender.disturbed()
         if trouble:
-            self.checks.append(Check(rung="memory", case=name, passed=False, note=trouble))
+            one.checks.append(Check(rung="memory", case=name, passed=False, note=trouble))
             raise CandidateFault(Outcome.OUT_OF_BOUNDS, f"{rung} rung, {name} inputs: {trouble}")
-        if not any(c.rung == "memory" and c.case == "guards" for c in self.checks):
-            self.checks.append(Check(rung="memory", case="guards", passed=True, note="in every run of every rung"))
+        if not any(c.rung == "memory" and c.case == "guards" for c in one.checks):
+            one.checks.append(Check(rung="memory", case="guards", passed=True, note="in every run of every rung"))
 
-    def _repeat(self, w: Workload, buffers: Buffers, contender: Contender) -> None:
-        """Four runs over poison; then one over the results of other inputs and one over zeros: whether there is work to do must not be
-        told from what the outputs hold."""
+    def _repeat(self, w: Workload, buffers: Buffers, climbers: Sequence[Climber]) -> None:
+        if not (left := _left(climbers)):
+            return
         case = next(c for c in self.problem.cases(w) if c.rung == "normal")
         inputs, others = (self.problem.generate(w, case, self.rng, self.device) for _ in range(2))
+        for one in left:
+            one.note("verify repeat")
+            with one.climbing():
+                self._same_bits_again(buffers, one, inputs, others)
+
+    def _same_bits_again(self, buffers: Buffers, one: Climber, inputs: Tensors, others: Tensors) -> None:
+        """Four runs over poison; then one over the results of other inputs and one over zeros: whether there is work to do must not be
+        told from what the outputs hold."""
         first: Tensors | None = None
         for turn, before in enumerate(("poison",) * 4 + ("results of other inputs", "zeros")):
             buffers.poison()
             if before == "results of other inputs":
                 buffers.fill(others)
-                contender.run(0)
+                one.contender.run(0)
             elif before == "zeros":
                 for t in buffers.outputs().values():
                     t.zero_()
             buffers.fill(inputs)
-            contender.run(0)
+            one.contender.run(0)
             outputs = {k: v.clone() for k, v in buffers.outputs().items()}
             if first is None:
                 first = outputs
             elif not all(same_bits(first[k], outputs[k]) for k in first):
-                self.checks.append(Check(rung="repeat", case=f"run {turn + 1}", passed=False, note=f"over {before}"))
+                one.checks.append(Check(rung="repeat", case=f"run {turn + 1}", passed=False, note=f"over {before}"))
                 if before == "poison":
                     raise CandidateFault(Outcome.NONDETERMINISTIC, f"run {turn + 1} of 4 on the same inputs gave other bits")
                 raise CandidateFault(Outcome.CHEAT, f"on the same inputs it gave other bits where the outputs held {before} before the run")
-        self.checks.append(Check(rung="repeat", case="4 runs", passed=True))
+        one.checks.append(Check(rung="repeat", case="4 runs", passed=True))
 
-    def _chain(self, w: Workload, buffers: Buffers, contender: Contender) -> None:
+    def _chain(self, w: Workload, buffers: Buffers, climbers: Sequence[Climber]) -> None:
         """Behind a kernel that it may overlap with, and that writes its inputs."""
         case = next(c for c in self.problem.cases(w) if c.rung == "normal")
-        try:
-            self._case(w, buffers, contender, case, rung="chain", name="behind a writer", dependent=True)
-        except CandidateFault as fault:
-            if fault.outcome not in (Outcome.WRONG_RESULT, Outcome.OUT_OF_BOUNDS):
-                raise
-            evidence = (
-                "right by itself, wrong behind the kernel that writes its inputs: the plan says pdl, so griddepcontrol.wait must come "
-                f"before every access to global memory; {fault.evidence}"
-            )
-            raise CandidateFault(fault.outcome, evidence) from None
+        dependent = [one for one in _left(climbers) if one.contender.dependent]
+        self._case(w, buffers, dependent, case, rung="chain", name="behind a writer", dependent=True)
+        for one in dependent:
+            if one.fault is not None and one.fault.outcome in (Outcome.WRONG_RESULT, Outcome.OUT_OF_BOUNDS):
+                evidence = (
+                    "right by itself, wrong behind the kernel that writes its inputs: the plan says pdl, so griddepcontrol.wait must come "
+                    f"before every access to global memory; {one.fault.evidence}"
+                )
+                one.fault = CandidateFault(one.fault.outcome, evidence)
 
     def _variants(self, w: Workload) -> Iterator[tuple[Workload, Shape, str]]:
         for variant in self.problem.variants(w):
@@ -253,22 +284,42 @@ class Ladder:
             yield base, Shape(pad=3), f"{size} rows padded by 3"
             yield base, Shape(offset=1), f"{size} one element off alignment"
 
-    def _variant(self, w: Workload, shape: Shape, name: str) -> None:
-        buffers = self.make_buffers(w, shape)
-        try:
-            contender = self.load(w, buffers)
-        except CandidateFault as fault:
-            if fault.outcome is not Outcome.REFUSED:
-                raise
-            self.checks.append(Check(rung="shapes", case=name, passed=True, note=f"refused: {fault.evidence}"))
+    def _variant(self, w: Workload, shape: Shape, name: str, climbers: Sequence[Climber]) -> None:
+        if not (left := _left(climbers)):
             return
+        buffers = self.make_buffers(w, shape)
+        loaded: list[tuple[Climber, Climber]] = []
         try:
+            for one in left:
+                one.note(f"verify {name}")
+                with one.climbing():
+                    try:
+                        loaded.append((one, replace(one, contender=one.load(w, buffers))))
+                    except CandidateFault as fault:
+                        if fault.outcome is not Outcome.REFUSED:
+                            raise
+                        one.checks.append(Check(rung="shapes", case=name, passed=True, note=f"refused: {fault.evidence}"))
             case = next(c for c in self.problem.cases(w) if c.rung == "normal")
-            self._case(w, buffers, contender, case, rung="shapes", name=name)
-        except CandidateFault as fault:
-            raise type(fault)(fault.outcome, f"shape {name}: {fault.evidence}") from None  # a lost device stays lost
+            self._case(w, buffers, [there for _, there in loaded], case, rung="shapes", name=name)
+        except DeviceLost as fault:
+            raise DeviceLost(fault.outcome, f"shape {name}: {fault.evidence}") from None
         finally:
-            contender.close()
+            for _, there in loaded:
+                there.contender.close()
+        for one, there in loaded:
+            if there.fault is not None:
+                one.fault = CandidateFault(there.fault.outcome, f"shape {name}: {there.fault.evidence}")
+
+
+def _left(climbers: Sequence[Climber]) -> list[Climber]:
+    return [one for one in climbers if one.fault is None]
+
+
+def _unwritten(outputs: Tensors) -> Judged | None:
+    """Where inputs are finite: a NaN that a kernel computes from a NaN may have every bit set too."""
+    count = sum(int(found.sum()) for t in outputs.values() if bool((found := poisoned(t)).any()))
+    note = f"{count} elements hold the poison: not written, or computed from bytes outside the inputs"
+    return Judged(False, math.inf, 0.0, None, note) if count else None
 
 
 def poisoned(t: torch.Tensor) -> torch.Tensor:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import difflib
 import re
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -72,7 +73,30 @@ def problem_of(w: Workload) -> Problem:
         return problem_from(w)
     if w.problem not in _problems():
         raise _unknown(w.problem)
-    return _registry[w.problem]
+    problem = _registry[w.problem]
+    if wrong := _unsound(w, problem.axes):
+        raise ProblemError(f"the workload {w.name} cannot be: {wrong}; it was edited, or made by another version")
+    return problem
+
+
+@lru_cache(maxsize=4096)
+def _unsound(w: Workload, axes: tuple[str, ...]) -> str | None:
+    """Why no text names a Workload: one that was read from an archive or a pack may hold anything; None for a sound one."""
+    if set(w.axes) != set(axes):
+        return f"its axes are {', '.join(axes)}"
+    if w.problem in ("gemm", "linear") and w.layout not in LAYOUTS:
+        return f"its layout is one of {', '.join(LAYOUTS)}"
+    if w.problem in ("gemm", "linear") or w.problem.startswith("chain:"):
+        if w.dtype not in FLOATS or w.accumulate not in ("fp32", "fp16"):
+            return f"its dtype is one of {', '.join(FLOATS)}, and it accumulates in fp32 or fp16"
+        if max(w.axes.values()) > LARGEST_AXIS:
+            return f"an axis ends at {LARGEST_AXIS}"
+    if w.problem == "linear":
+        try:
+            parse_epilogue(w.epilogue)
+        except ValueError as error:
+            return str(error)
+    return None
 
 
 def known() -> list[Known]:

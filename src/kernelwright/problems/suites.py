@@ -16,10 +16,14 @@ HGEMM_SIZES = (64, 128, 256, 512, 1024, 2048, 4096, 8192, 12288, 16384)
 SIZE_CLASSES = {"small": 2**27, "mid": 2**32, "large": 2**37, "huge": math.inf}
 """Name to the floating-point operations (2 M N K of a product) that a Workload of the class stays below: figures are given by class."""
 
+UNFUSED = {"llama-3.1-8b": "Llama-3.1-8B", "qwen2.5-7b": "Qwen2.5-7B"}
+"""Suite to the model whose projections it has, each by itself, as transformers computes them."""
+
 SUITES: dict[str, str] = {
     HGEMM: "all 1,000 fp16 products with M, N, K of 64 to 16384, the grid of CUDA-L2",
     **{f"{HGEMM}-{name}": f"those of them of the class {name}" for name in SIZE_CLASSES},
     "llm-shapes": "bf16 projections of eight open language models at batches of 1 to 2048 tokens",
+    **{name: f"the linear layers of transformers' {model}, bf16, for prefill and decode" for name, model in UNFUSED.items()},
     "chains": "every chain at 1024 x 1024, fp32",
     "chains-llm": "chains at the shapes of language models, fp16 and bf16",
     "gemm-small": "20 small and skinny fp32 products, for the CPU",
@@ -28,11 +32,14 @@ SUITES: dict[str, str] = {
 """Name to description."""
 
 LLM_BATCHES = (1, 8, 16, 32, 64, 128, 512, 2048)
+DECODE_TOKENS = (1, 8, 32, 128)
+PREFILL_TOKENS = (512, 2048, 4096, 16384, 65536)
+"""One to 128 sequences of 512 and 2048 tokens, at most 65,536 tokens together."""
 
 
 @dataclass(frozen=True)
 class Model:
-    """The sizes of one transformer whose query, key and value projections are fused, and whose gate and up are."""
+    """The sizes of one transformer."""
 
     name: str
     hidden: int
@@ -41,9 +48,11 @@ class Model:
     kv_heads: int
     head: int
     vocabulary: int
+    biased: bool = False
+    """Whether the query, key and value projections have a bias."""
 
     def projections(self) -> dict[str, tuple[int, int]]:
-        """Name to (N, K)."""
+        """Name to (N, K), with query, key and value fused, and gate and up."""
         return {
             "qkv": ((self.heads + 2 * self.kv_heads) * self.head, self.hidden),
             "o": (self.hidden, self.heads * self.head),
@@ -52,11 +61,24 @@ class Model:
             "lm_head": (self.vocabulary, self.hidden),
         }
 
+    def layers(self, dtype: str) -> list[Workload]:
+        """The linear layers, nothing fused, for each number of tokens; lm_head for the last token of each sequence."""
+        rows = (*DECODE_TOKENS, *PREFILL_TOKENS)
+        kv, inner = self.kv_heads * self.head, self.heads * self.head
+        attention = [(m, n, self.hidden) for n in (inner, kv) for m in rows]
+        others = ((self.hidden, inner), (self.intermediate, self.hidden), (self.hidden, self.intermediate))
+        plain = [(m, n, k) for n, k in others for m in rows] + [(m, self.vocabulary, self.hidden) for m in DECODE_TOKENS]
+        if not self.biased:
+            return [_gemm(*shape, dtype, "nt") for shape in (*attention, *plain)]
+        return [_gemm(*s, dtype, "nt").replace(problem="linear", epilogue="bias") for s in attention] + [
+            _gemm(*s, dtype, "nt") for s in plain
+        ]
+
 
 MODELS = (
     Model("Llama-3.1-8B", 4096, 14336, 32, 8, 128, 128256),
     Model("Llama-3.1-70B", 8192, 28672, 64, 8, 128, 128256),
-    Model("Qwen2.5-7B", 3584, 18944, 28, 4, 128, 152064),
+    Model("Qwen2.5-7B", 3584, 18944, 28, 4, 128, 152064, biased=True),
     Model("Qwen3-32B", 5120, 25600, 64, 8, 128, 151936),
     Model("Mistral-7B-v0.3", 4096, 14336, 32, 8, 128, 32768),
     Model("Gemma-2-9B", 3584, 14336, 16, 8, 256, 256000),
@@ -124,6 +146,8 @@ def _members(name: str) -> list[Workload]:
         return [w for w in every if name == HGEMM or size_class(2 * math.prod(w.axes.values())) == name.removeprefix(f"{HGEMM}-")]
     if name == "llm-shapes":
         return [_gemm(m, n, k, "bf16", "nt") for _, _, n, k in LLM_SHAPES for m in LLM_BATCHES]
+    if name in UNFUSED:
+        return next(m for m in MODELS if m.name == UNFUSED[name]).layers("bf16")
     if name == "chains":
         from kernelwright.problems.chains import CHAINS
 

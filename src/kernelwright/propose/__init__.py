@@ -6,13 +6,15 @@ import importlib
 from collections.abc import Iterable, Sequence
 
 from kernelwright.families.family import DeviceFacts, Family
-from kernelwright.propose.proposer import MissingExtra, Proposer, score
+from kernelwright.propose.proposer import Context, MissingExtra, Proposer, score
 from kernelwright.records import Trial, Workload
 
-__all__ = ["NAMES", "MissingExtra", "Proposer", "make", "proposers", "score"]
+__all__ = ["NAMES", "Context", "MissingExtra", "Proposer", "kind", "make", "proposers", "score"]
 
 _CLASSES = {
     "evolve": "kernelwright.propose.evolve:Evolve",
+    "llm": "kernelwright.propose.llm:Llm",
+    "mix": "kernelwright.propose.mix:Mix",
     "random": "kernelwright.propose.uniform:Random",
     "tpe": "kernelwright.propose.tpe:Tpe",
 }
@@ -32,11 +34,17 @@ def make(
     device: DeviceFacts,
     seed: int = 0,
     history: Iterable[Trial] = (),
+    context: Context | None = None,
 ) -> Proposer:
-    """The proposer of that name. Raises ValueError with the known names, and MissingExtra."""
+    """The proposer of that name. Raises ValueError with the known names, MissingExtra, and SettingsError where no endpoint is set."""
+    return kind(name)(workload, families, device, seed, history, context)
+
+
+def kind(name: str) -> type[Proposer]:
+    """Raises ValueError with the known names."""
     if name not in _CLASSES:
         raise ValueError(f"unknown proposer {name!r}; choose one of {', '.join(_CLASSES)}")
-    return _load(_CLASSES[name])(workload, families, device, seed, history)
+    return _load(_CLASSES[name])
 
 
 def _load(path: str) -> type[Proposer]:

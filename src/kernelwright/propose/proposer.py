@@ -9,11 +9,15 @@ from __future__ import annotations
 import math
 import random
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
-from typing import ClassVar
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from kernelwright.families.family import DeviceFacts, Family
 from kernelwright.records import Candidate, Outcome, Trial, Workload
+
+if TYPE_CHECKING:
+    from kernelwright.archive import Archive
 
 
 class MissingExtra(ImportError):
@@ -31,10 +35,26 @@ def score(trial: Trial) -> float:
     return max((c.ratio for c in trial.comparisons if c.mode == mode), default=-math.inf)
 
 
+@dataclass(frozen=True)
+class Context:
+    """What a proposer may know beside the Workload, the device and the history."""
+
+    archive: Archive | None = None
+    """For kernels of other Workloads."""
+    peaks: Mapping[str, Any] = field(default_factory=dict)
+    """The device's roofline: the fields of `targets.target.Peaks`."""
+    deadline: float = math.inf
+    """When the search ends, of `time.monotonic`: nothing is waited for any longer."""
+
+
 class Proposer(ABC):
-    """Writes Candidates for one Workload on one device. The same seed and history give the same Candidates."""
+    """Writes Candidates for one Workload on one device. The same seed and history (and answers of models) give the same Candidates."""
 
     name: ClassVar[str]
+    needs_families: ClassVar[bool] = True
+    """Whether it has nothing to propose without a Family."""
+    reads_counters: ClassVar[bool] = False
+    """Whether hardware counters of the best kernels are worth a profiler's run to it."""
 
     def __init__(
         self,
@@ -43,9 +63,11 @@ class Proposer(ABC):
         device: DeviceFacts,
         seed: int = 0,
         history: Iterable[Trial] = (),
+        context: Context | None = None,
     ):
         """`history`: earlier Trials, in the order they were made; those of other Workloads and targets are passed over."""
         self.workload = workload
+        self.context = context or Context()
         self.families = list(families)
         self.device = device
         self.rng = random.Random(seed)
@@ -63,6 +85,17 @@ class Proposer(ABC):
     @abstractmethod
     def propose(self, n: int) -> list[Candidate]:
         """Up to n new Candidates, never one that was tried before; an empty list when there is nothing left to propose."""
+
+    def ready(self) -> bool:
+        """Whether `propose` would return at once; begins what takes long, so that something else can be done meanwhile."""
+        return True
+
+    def summary(self) -> dict[str, Any]:
+        """What a user would like to know of it at the end: what it asked for, what that cost."""
+        return {}
+
+    def close(self) -> None:
+        """Ends what it has under way."""
 
     def learn(self, trial: Trial) -> None:
         """Takes in how a Candidate fared, whoever proposed it."""

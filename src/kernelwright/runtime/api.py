@@ -23,6 +23,10 @@ from torch._C import (
     _is_any_autocast_enabled,
     _len_torch_dispatch_stack,
 )
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.autograd import forward_ad
+from torch.autograd.graph import increment_version
+from torch.compiler import is_dynamo_compiling
 
 from kernelwright.runtime import ops
 from kernelwright.settings import settings
@@ -51,6 +55,12 @@ def disabled() -> Iterator[None]:
 
 def matmul(a: Tensor, b: Tensor, *, out: Tensor | None = None) -> Tensor:
     """torch.matmul. Ours serve a (..., K) @ b (K, N) of fp16 or bf16, accumulated in fp32, whatever the two matrices' storage order."""
+    if not is_dynamo_compiling() and ops.serve is not ops.nobody:
+        done = ops.fast(ops.numbers["", False], a, b, None, out, False)
+        if done is False:
+            return (torch.mm if a.ndim == b.ndim == 2 else torch.matmul)(a, b, out=out)  # the same, but that mm need not look at the ranks
+        if done is not None:
+            return done
     if out is not None:
         return _matmul_out(a, b, out)
     try:
@@ -69,6 +79,13 @@ def matmul(a: Tensor, b: Tensor, *, out: Tensor | None = None) -> Tensor:
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None, activation: str | None = None) -> Tensor:
     """activation(torch.nn.functional.linear(x, weight, bias)). `activation`: gelu, gelu-tanh, silu or None; ours round once, after it.
     Raises ValueError for another."""
+    if not is_dynamo_compiling() and ops.serve is not ops.nobody:
+        number = ops.numbers.get((activation, bias is not None))
+        done = None if number is None else ops.fast(number, x, weight, bias, None, True)
+        if done is False:
+            return ops.ACTIVATIONS[activation or ""](torch.nn.functional.linear(x, weight, bias))
+        if done is not None:
+            return done
     if (activation := activation or "") not in ops.ACTIVATIONS:
         raise ValueError(f"unknown activation {activation!r}; choose one of {', '.join(filter(None, ops.ACTIVATIONS))}")
     if weight is not None and _plain(x, weight, bias):
@@ -80,6 +97,12 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None, activation: st
 
 def addmm(input: Tensor, mat1: Tensor, mat2: Tensor, *, beta: float = 1, alpha: float = 1) -> Tensor:
     """torch.addmm. Ours serve a vector `input`, beta = alpha = 1: a layer with its bias."""
+    if not is_dynamo_compiling() and alpha == beta == 1 and ops.serve is not ops.nobody:
+        done = ops.fast(ops.numbers["", True], mat1, mat2, input, None, False)
+        if done is False:
+            return torch.addmm(input, mat1, mat2)
+        if done is not None:
+            return done
     tensors = all(isinstance(t, Tensor) for t in (input, mat1, mat2))
     if tensors and alpha == beta == 1 and input.ndim == 1 and ops.pair(mat1, mat2) and ops.vector(input, mat2):
         return linear(mat1, mat2.t(), input)
@@ -88,13 +111,15 @@ def addmm(input: Tensor, mat1: Tensor, mat2: Tensor, *, beta: float = 1, alpha: 
 
 def _matmul_out(a: Tensor, b: Tensor, out: Tensor) -> Tensor:
     if _plain(a, b, out) and ops.pair(a, b) and _fits(a, b, out) and ops.serve(a, b, out, "", None, None):
+        increment_version(out)  # autograd must see that what it may have kept was overwritten
         return out
     return torch.matmul(a, b, out=out)
 
 
 def _fits(a: Tensor, b: Tensor, out: Tensor) -> bool:
     return (
-        out.shape == (a.shape[0], b.shape[1])
+        ops.in_memory(out)
+        and out.shape == (a.shape[0], b.shape[1])
         and out.dtype == a.dtype
         and out.device == a.device
         and (out.stride(1) == 1 or out.shape[1] <= 1)
@@ -112,34 +137,42 @@ def _plain(*tensors: Tensor | None) -> bool:
     """Whether torch's dispatcher has nothing to do for these: no gradient, no subclass, no mode, no transform, no autocast, no tracing."""
     if torch.compiler.is_compiling() or _len_torch_dispatch_stack() or _functorch.maybe_current_level() is not None:
         return False
+    if forward_ad._current_level >= 0:  # a dual number is a plain tensor with a tangent
+        return False
     if _get_tracing_state() is not None:  # torch.jit.trace would record an output that nothing fills
         return False
     wanted = torch.is_grad_enabled()
     for t in tensors:
-        if t is not None and (type(t) not in _TYPES or (wanted and t.requires_grad)):
+        if t is not None and (type(t) not in ops.PLAIN or (wanted and t.requires_grad)):
             return False
     return not _is_any_autocast_enabled()  # of one device takes longer to ask, and raises for meta
 
 
 def _torchs(x: Tensor, y: Tensor) -> bool:
     """Whether a product is torch's because torch.func is at work (its grad refuses operators whose gradient is registered from Python, its
-    vmap runs them one by one), because autocast would cast an operand, or because one is no tensor, which torch says best."""
+    vmap runs them one by one), or forward differentiation, which ours do not know, because a subclass has products of its own, because
+    autocast would cast an operand, or because one is no tensor, which torch says best."""
     if not (isinstance(x, Tensor) and isinstance(y, Tensor)):
         return True
-    if not torch.compiler.is_compiling() and _functorch.maybe_current_level() is not None:
-        return True
+    if not torch.compiler.is_compiling():
+        if _functorch.maybe_current_level() is not None or forward_ad._current_level >= 0:
+            return True
+        if not all(type(t) in _KNOWN for t in (x, y)):
+            return True
     if not _is_any_autocast_enabled():
         return False
     device = x.device.type
     return x.is_meta or (torch.is_autocast_enabled(device) and not x.dtype == y.dtype == torch.get_autocast_dtype(device))
 
 
-_TYPES = (Tensor, torch.nn.Parameter)
+_KNOWN = (*ops.PLAIN, FakeTensor)
+"""Tracing with fake tensors shall find the operator."""
 
 
 def use(pack: str | Path) -> None:
-    """Serves products from this Pack's kernels on the GPUs that it was made for. Raises PackError, one sentence, for what is no Pack, is
-    damaged, or is of a newer format."""
+    """Serves products from this Pack's kernels on the GPUs that it was made for. What it lacks of builds is compiled once, into the user's
+    cache. A Pack that is damaged, of a newer format or cannot be compiled here is a RuntimeWarning of one sentence, one for another GPU is
+    when that GPU first has a product; torch then does the work. Raises PackError for what is no Pack."""
     from kernelwright.runtime import engine
 
     engine.use(pack)

@@ -21,6 +21,17 @@ Source = Literal["pinned", "measured", "predicted", "fallback"]
 
 
 @dataclass(frozen=True)
+class Pinned:
+    """What is called for a Workload whatever else is known."""
+
+    entry: Entry | None
+    """A kernel of the Pack, or None for the library."""
+    reason: str = "it was pinned"
+    own_us: float | None = None
+    vendor_us: float | None = None
+
+
+@dataclass(frozen=True)
 class Choice:
     """What to call for one Workload."""
 
@@ -81,8 +92,8 @@ class Dispatcher:
 
     def __init__(self, pack: Pack):
         self.pack = pack
-        self.pinned: dict[Workload, Entry | None] = {}
-        """What is called whatever else is known: a kernel, or None for the library. For `kw.warmup`, which measures on the spot."""
+        self.pinned: dict[Workload, Pinned] = {}
+        """For `kw.warmup`, which measures on the spot."""
         made = pack.manifest.environment
         self._device = device_of(made.target, made.device, made.facts)
         self._table = {e.workload: i for i, e in enumerate(pack.entries)}
@@ -98,10 +109,21 @@ class Dispatcher:
         why = known.entry and _unmet(known.entry, asked)
         return known if why is None else self._predicted(w, asked, why)
 
+    def candidates(self, w: Workload, count: int) -> list[Entry]:
+        """The kernels worth measuring on a Workload of contiguous, aligned tensors: of those that can do it the `count` that are expected
+        to be the fastest, and where nothing can be expected the first that are able."""
+        names = contiguous(w, self._device.sms)
+        predictor = self._predictor(w)
+        ranked = [p.entry for p in predictor.ranked(w, names)] if predictor.compares and min(w.axes.values()) > 0 else []
+        alike = (e for e in self.pack.entries if not e.rival and kind(e.workload) == kind(w) and e.workload.dtype == w.dtype)
+        able = (e for e in alike if _unmet(e, names) is None)
+        found = {e.candidate: e for e in (*filter(None, ranked), *able)}
+        return list(found.values())[:count]
+
     def _known(self, w: Workload) -> Choice | None:
         """As pinned or measured."""
-        if w in self.pinned:
-            return Choice(w, self.pinned[w], "pinned", "it was pinned")
+        if pin := self.pinned.get(w):
+            return Choice(w, pin.entry, "pinned", pin.reason, pin.own_us, pin.vendor_us)
         if w not in self._table:
             return None
         at = self._table[w]

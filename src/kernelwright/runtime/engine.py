@@ -8,6 +8,7 @@ torch does it.
 
 from __future__ import annotations
 
+import itertools
 import threading
 import warnings
 from pathlib import Path
@@ -17,6 +18,7 @@ from torch import Tensor
 
 from kernelwright.problems.problem import DTYPE_NAMES
 from kernelwright.records import Workload
+from kernelwright.runtime import ops, pack_cache, pins
 from kernelwright.runtime import pack as packs
 from kernelwright.runtime.dispatch import Choice, Dispatcher
 from kernelwright.runtime.launcher import Launcher, LaunchError, LauncherUnavailable, open_launcher, stored
@@ -27,26 +29,29 @@ from kernelwright.targets.target import CandidateFault
 _engines: dict[torch.device, Engine | None] = {}
 _paths: list[Path] = [path for path in (settings().pack,) if path]
 _lock = threading.RLock()
+_epoch = itertools.count()
+"""Of engines: what the launcher learnt for those of an earlier one is known by other numbers, and never launched again."""
+_now = next(_epoch)
 
 
 class Engine:
     """Of one device."""
 
-    def __init__(self, pack: packs.Pack, device: torch.device, launcher: Launcher, sms: int):
+    def __init__(self, pack: packs.Pack, device: torch.device, launcher: Launcher, sms: int, environment: dict[str, str] | None = None):
+        """`environment`: in which `kw.warmup` measured what is pinned here; None where nothing is."""
         self.pack, self.device, self.dispatcher = pack, device, Dispatcher(pack)
+        self.environment = environment or {}
+        if environment is not None:
+            self.dispatcher.pinned |= pins.pinned(pack, pins.read(environment))
         self._launcher, self._launch, self._sms = launcher, launcher.launch, sms
-        self._operations: dict[str, int] = {}
         self._off = False
+        self.epoch = _now
 
     def serve(self, a: Tensor, b: Tensor, out: Tensor, epilogue: str, bias: Tensor | None, addend: Tensor | None) -> bool:
         """Whether a kernel was enqueued that writes `out`."""
         if self._off:
             return False
-        operation = self._operations.get(epilogue)
-        if operation is None:
-            # of this pack: what the launcher learnt for one that was used before must not be launched
-            name = f"{self.pack.manifest.checksum} {f'linear:{epilogue}' if epilogue else 'gemm'}"
-            operation = self._operations[epilogue] = self._launcher.operation(name)
+        operation = self.operation(epilogue)
         tensors = [t for t in (a, b, bias, addend, out) if t is not None]
         try:
             done = self._launch(operation, *tensors)
@@ -57,9 +62,18 @@ class Engine:
                 done = self._launch(operation, *tensors)
         except (LaunchError, DeviceFailure) as error:
             self._off = True
+            relearn()
             warnings.warn(f"kernelwright leaves {self.device} to PyTorch from now on: {error}", RuntimeWarning, stacklevel=2)
             return False
         return done is True
+
+    def operation(self, epilogue: str) -> int:
+        return self._launcher.operation(f"engine {self.epoch} {epilogue}")
+
+    def hasten(self) -> None:
+        """From now on the launcher is asked first, and answers for what engines of this time have met."""
+        ops.numbers = {(activation, bias): self.operation(ops.epilogue_of(activation, bias)) for activation, bias in ops.numbers}
+        ops.fast = self._launcher.product
 
     def choose(self, a: Tensor, b: Tensor, epilogue: str = "") -> Choice | None:
         """None where the two are no product of ours."""
@@ -96,11 +110,30 @@ class Engine:
 
 
 def use(path: str | Path) -> None:
-    """Serves products from this Pack, before those used already. Raises PackError for what is no Pack, or is damaged or newer."""
-    packs.load(path)
+    """Serves products from this Pack, before those used already. One that cannot be served from is a warning of one sentence, and PyTorch's
+    turn. Raises PackError for what is no Pack."""
+    try:
+        pack = pack_cache.whole(packs.load(path, built=False))
+    except packs.PackError as error:
+        if not (Path(path) / "manifest.json").is_file():
+            raise
+        warnings.warn(f"kernelwright does not use this pack: {error}", RuntimeWarning, stacklevel=3)
+        return
     with _lock:
-        _paths.insert(0, Path(path).absolute())
+        _paths.insert(0, pack.path)
         _engines.clear()
+        relearn()
+
+
+def relearn() -> None:
+    """What was learnt is void: everything is chosen anew when it is next met."""
+    global _now
+    with _lock:
+        ops.fast = ops.unknown
+        _now = next(_epoch)
+        for engine in filter(None, _engines.values()):
+            engine.epoch = _now
+            engine.hasten()
 
 
 def used() -> tuple[Path, ...]:
@@ -120,7 +153,9 @@ def of(device: torch.device) -> Engine | None:
     """The engine of a device; None where torch is alone."""
     with _lock:
         if device not in _engines:
-            _engines[device] = _open(device)
+            _engines[device] = opened = _open(device)
+            if opened is not None:
+                opened.hasten()
         return _engines[device]
 
 
@@ -132,9 +167,11 @@ def _open(device: torch.device) -> Engine | None:
     reasons = []
     for path in _paths:
         try:
-            pack = packs.load(path)
+            pack = packs.load(path, built=False)
             pack.check(target, properties.name)
-            return Engine(pack, device, open_launcher(), properties.multi_processor_count)
+            pack = pack_cache.whole(pack)
+            environment = pins.environment(pack, target, properties.name)
+            return Engine(pack, device, open_launcher(), properties.multi_processor_count, environment)
         except (packs.PackError, LauncherUnavailable) as error:
             reasons.append(str(error))
     warnings.warn(f"kernelwright leaves {device} to PyTorch: {'; '.join(reasons)}", RuntimeWarning, stacklevel=2)

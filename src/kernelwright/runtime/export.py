@@ -64,8 +64,7 @@ def _made(out: str | Path, fill) -> Path:
 
 def _copy(pack: Pack, folder: Path, builds: bool) -> None:
     """What the manifest names, it itself, and the verification, if it has one."""
-    from_builds = {e.artifact for e in pack.entries}
-    names = [n for n in pack.manifest.files if builds or n not in from_builds]
+    names = [n for n in pack.manifest.files if builds or not n.startswith("builds/")]
     for name in ("manifest.json", *names, *(["verification.json"] if (pack.path / "verification.json").exists() else [])):
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(pack.path / name, folder / name)
@@ -92,19 +91,14 @@ def _metadata(variant: Path, name: str, pack: Pack) -> bytes:
 
 _INIT = '''"""NAME: products of matrices by kernels that kernelwright wrote, proved and measured; CARD.md has the figures."""
 
-import warnings
 from pathlib import Path
 
 try:
     import kernelwright
-    from kernelwright.runtime.pack import PackError
 except ImportError as error:
     raise ImportError(f"NAME is served by kernelwright, which is not installed ({error}): pip install kernelwright") from error
 
-try:
-    kernelwright.use(Path(__file__).parent / "pack")
-except PackError as error:
-    warnings.warn(f"NAME leaves all products to PyTorch: {error}", RuntimeWarning, stacklevel=2)
+kernelwright.use(Path(__file__).parent / "pack")  # warns, and leaves all products to PyTorch, where it cannot be served from
 
 matmul = kernelwright.matmul
 linear = kernelwright.linear

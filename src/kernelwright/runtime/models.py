@@ -25,7 +25,6 @@ from torch import Tensor, nn
 
 from kernelwright.runtime import api, ops
 
-_PLAIN = (Tensor, nn.Parameter)
 _TRANSFORMERS = "transformers.pytorch_utils"
 """Home of Conv1D, GPT-2's linear layer, whose weight is stored (in, out)."""
 
@@ -58,7 +57,7 @@ def __getattr__(name: str) -> type[nn.Module]:
 
 def _ours(x: Tensor, weight: Tensor) -> bool:
     """Neither is a tensor subclass with products of its own: sharded, quantised or nested, perhaps since `accelerate`."""
-    return type(x) in _PLAIN and type(weight) in _PLAIN
+    return type(x) in ops.PLAIN and type(weight) in ops.PLAIN
 
 
 @dataclass(frozen=True)

@@ -8,15 +8,20 @@ gives torch's result, and torch's exceptions, everywhere.
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Literal
 
 import torch
 from torch import Tensor
+from torch.compiler import is_dynamo_compiling
 
 Serve = Callable[[Tensor, Tensor, Tensor, str, Tensor | None, Tensor | None], bool]
 """(a, b, out, epilogue, bias, addend): whether a kernel of ours wrote act(a @ b ...) into `out`. All are matrices, bias a vector."""
 
 HALF = (torch.float16, torch.bfloat16)
 """What our kernels multiply."""
+
+PLAIN = (Tensor, torch.nn.Parameter)
+"""Types without a behaviour of their own."""
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "": lambda x: x,
@@ -39,8 +44,26 @@ def nobody(a: Tensor, b: Tensor, out: Tensor, epilogue: str, bias: Tensor | None
 serve: Serve = nobody
 
 
+def unknown(operation: int, a: Tensor, b: Tensor, bias: Tensor | None, out: Tensor | None, transposed: bool) -> None:
+    """Knows no tensors: Python's checks decide."""
+
+
+fast: Callable[..., Tensor | Literal[False] | None] = unknown
+"""Launcher.product, where an engine has one: what is asked before anything is looked at in Python. Not asked where `serve` is nobody."""
+
+numbers: dict[tuple[str | None, bool], int] = {
+    (activation or other, bias): -1 for activation in ACTIVATIONS for other in ("", None) for bias in (False, True)
+}
+"""By (activation, whether there is a bias): what `fast` knows an operation by. New ones whenever what was learnt of the old is void."""
+
+
+def epilogue_of(activation: str | None, bias: bool) -> str:
+    return "+".join(step for step in ("bias" if bias else "", activation or "") if step)
+
+
 def matmul(a: Tensor, b: Tensor) -> Tensor:
     """a @ b of two matrices on one device, of one dtype."""
+    a, b = bare(a), bare(b)
     if not pair(a, b):
         return torch.mm(a, b)
     out = a.new_empty((a.shape[0], b.shape[1]))
@@ -49,13 +72,18 @@ def matmul(a: Tensor, b: Tensor) -> Tensor:
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None, activation: str) -> Tensor:
     """activation(x @ weight.T + bias): x (..., K), weight (N, K), bias (N)."""
+    x, weight, bias = bare(x), bare(weight), None if bias is None else bare(bias)
     rows = as_rows(x)
     if rows is not None and weight.ndim == 2 and pair(rows, b := weight.t()) and (bias is None or vector(bias, b)):
-        steps = [name for name in ("bias" if bias is not None else "", activation) if name]
         out = x.new_empty((*x.shape[:-1], weight.shape[0]))
-        if serve(rows, b, out.view(rows.shape[0], weight.shape[0]), "+".join(steps), bias, None):
+        if serve(rows, b, out.view(rows.shape[0], weight.shape[0]), epilogue_of(activation, bias is not None), bias, None):
             return out
     return ACTIVATIONS[activation](torch.nn.functional.linear(x, weight, bias))
+
+
+def bare(t: Tensor) -> Tensor:
+    """The same without its class. Below the dispatcher a subclass means nothing any more (a layer's own kind of parameter, say)."""
+    return t if type(t) in PLAIN else t.as_subclass(Tensor)
 
 
 def pair(a: Tensor, b: Tensor) -> bool:
@@ -66,13 +94,20 @@ def pair(a: Tensor, b: Tensor) -> bool:
         and a.dtype == b.dtype
         and a.device == b.device
         and a.dtype in HALF
-        and a.layout == b.layout == torch.strided
-        and not (a.is_conj() or b.is_conj())
+        and in_memory(a)
+        and in_memory(b)
     )
 
 
 def vector(bias: Tensor, b: Tensor) -> bool:
-    return bias.shape == (b.shape[1],) and bias.dtype == b.dtype and bias.device == b.device and bias.stride(0) in (1, bias.shape[0])
+    fits = bias.shape == (b.shape[1],) and bias.dtype == b.dtype and bias.device == b.device
+    return fits and in_memory(bias) and bias.stride(0) in (1, bias.shape[0])
+
+
+def in_memory(t: Tensor) -> bool:
+    """Whether a tensor's values are what is stored: not their negatives, not zeros that are nowhere. Compilers cannot tell; the operators
+    that they call look again."""
+    return t.layout == torch.strided and (is_dynamo_compiling() or not (t.is_neg() or t._is_zerotensor()))
 
 
 def as_rows(x: Tensor) -> Tensor | None:

@@ -163,16 +163,20 @@ def _write(folder: Path, chosen: dict[str, tuple[Trial, list[Trial]]], screens: 
     sources: dict[str, bytes] = {}
     files: dict[str, bytes] = {}
     entries = []
+    shipped: dict[str, str] = {}
     rebuilt: dict[str, str] = {}
     for best, group in chosen.values():
         if (made := builds.get(best.candidate.id)) and best.build:
             if made.key != best.build.key:
                 rebuilt[f"builds/{made.key}{Path(made.artifact).suffix}"] = made.compiler
             best = best.replace(build=made)
-        entries.append(entry := entry_of(best, group))
+        entry = entry_of(best, group)
+        # one that was built twice (with another version, say) ships as it was built first
+        entry = entry.replace(artifact=shipped.setdefault(entry.candidate, entry.artifact)) if entry.candidate else entry
+        entries.append(entry)
         for name in entry.sources:
             sources[name] = best.candidate.source.encode()
-        if entry.artifact and best.build:
+        if entry.artifact and entry.artifact not in files and best.build:
             files[entry.artifact] = _built(Path(best.build.artifact), best)
     parts, texts = pack_sources.split(sources)
     texts |= pack_sources.headers(sources.values())
@@ -280,14 +284,14 @@ def load(path: str | Path, *, built: bool = True) -> Pack:
     path = Path(os.path.abspath(path))
     manifest = decode(_read(path, "manifest.json", f"{path} is not a pack (it has no manifest.json)"), path)
     pack = Pack(path, manifest)
-    unbuilt = pack.unbuilt()
+    unbuilt, used = pack.unbuilt(), {e.artifact for e in manifest.entries}
     if unbuilt and built:
         raise PackError(f"the pack {path} lacks {len(unbuilt)} of its builds; compile them with `kernelwright pack build {path}`")
     for name, expected in manifest.files.items():
         if Path(name).is_absolute() or ".." in Path(name).parts:
             raise PackError(f"the pack {path} names a file outside of itself ({name}); do not use it")
-        if name in unbuilt:
-            continue
+        if name in unbuilt or (name.startswith("builds/") and name not in used and not (path / name).exists()):
+            continue  # to be built, or of no use
         if hashlib.sha256(_read(path, name, f"the pack {path} lacks {name}; make it again")).hexdigest() != expected:
             fix = "delete the file and run `kernelwright pack build`" if name.startswith("builds/") else "make the pack again"
             raise PackError(f"{name} of the pack {path} is damaged; {fix}")

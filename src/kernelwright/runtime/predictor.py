@@ -15,7 +15,7 @@ kernel: 5.3 %), and 0.2 % of them are slower than auto-tuned cuBLASLt by more th
 from __future__ import annotations
 
 import re
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, cast
 
@@ -123,21 +123,19 @@ class Predictor:
 
     def predict(self, w: Workload, names: Mapping[str, int], *, only: Container[str] | None = None) -> Prediction:
         """`names`: what the plans' requirements are asked with (`plan.py`); `only`: Candidate ids among which to choose."""
-        axes = {a: np.array([[w.axes[a]]]) for a in "MNK"}
-        squared = ((self._places - _doublings(axes)) ** 2).sum(axis=1)
-        near = _gaussian(squared, REACH)
+        vendor, spread = self._vendor(w)
+        none = Prediction(None, np.inf, float(np.exp(vendor)), float(spread))
+        return next(self.ranked(w, names, only=only), none)
 
-        # shifted weights do not vanish far from everything measured
-        weights = _gaussian(squared[self._vendor_at] - squared[self._vendor_at].min(), REACH)
-        vendor = np.log(_roofline(axes)[0, 0]) + weights @ self._vendor_off / weights.sum()
-        stray = STRAY * max(0.0, float(np.sqrt(squared[self._vendor_at].min())) - 1)
-        vendor_spread = np.hypot(_spread(near[self._vendor_at].sum()), stray)
-
-        wide = _gaussian(squared - squared.min(), FAMILY_REACH)
+    def ranked(self, w: Workload, names: Mapping[str, int], *, only: Container[str] | None = None) -> Iterator[Prediction]:
+        """Of all kernels that can do it, the one that `predict` chooses first."""
+        squared = self._squared(w)
+        near, wide = _gaussian(squared, REACH), _gaussian(squared - squared.min(), FAMILY_REACH)
         family_off = wide @ self._family_off / np.maximum(wide @ self._family_seen, 1e-300)
         evidence = near @ self._seen
         off = (near @ self._off + FAMILY_WEIGHT * family_off[self._family]) / (evidence + FAMILY_WEIGHT)
-        own = np.log(self._estimate(axes)[0]) + off[self._config]
+        own = np.log(self._estimate(_axes(w))[0]) + off[self._config]
+        vendor, vendor_spread = self._vendor(w)
         spread = np.hypot(_spread(evidence), vendor_spread)[self._config]
 
         holds: dict[str, bool] = {}
@@ -145,8 +143,20 @@ class Predictor:
             k = self._kernels[i]
             wanted = k.entry.workload.dtype == w.dtype and (only is None or k.entry.candidate in only) and np.isfinite(own[i])
             if wanted and self._able(k, w, names, holds):
-                return Prediction(k.entry, float(np.exp(own[i])), float(np.exp(vendor)), float(spread[i]))
-        return Prediction(None, np.inf, float(np.exp(vendor)), float(vendor_spread))
+                yield Prediction(k.entry, float(np.exp(own[i])), float(np.exp(vendor)), float(spread[i]))
+
+    def _squared(self, w: Workload) -> np.ndarray:
+        """Distances to the measured Workloads."""
+        return ((self._places - _doublings(_axes(w))) ** 2).sum(axis=1)
+
+    def _vendor(self, w: Workload) -> tuple[Any, Any]:
+        """Logarithm of the expected time of the library, and its spread."""
+        squared = self._squared(w)[self._vendor_at]
+        # shifted weights do not vanish far from everything measured
+        weights = _gaussian(squared - squared.min(), REACH)
+        vendor = np.log(_roofline(_axes(w))[0, 0]) + weights @ self._vendor_off / weights.sum()
+        stray = STRAY * max(0.0, float(np.sqrt(squared.min())) - 1)
+        return vendor, np.hypot(_spread(_gaussian(squared, REACH).sum()), stray)
 
     def _estimate(self, axes: Mapping[str, np.ndarray]) -> np.ndarray:
         """(Workloads, kernels), microseconds."""
@@ -185,6 +195,10 @@ def device_of(target: str, name: str, facts: Mapping[str, object]) -> DeviceFact
 
 def _unrolled(plan: LaunchPlan) -> int:
     return max((int(n) for condition in plan.requires for n in UNROLLED.findall(condition)), default=0)
+
+
+def _axes(w: Workload) -> dict[str, np.ndarray]:
+    return {a: np.array([[w.axes[a]]]) for a in "MNK"}
 
 
 def _doublings(axes: Mapping[str, np.ndarray]) -> np.ndarray:

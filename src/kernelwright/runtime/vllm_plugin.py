@@ -16,6 +16,7 @@ import logging
 from types import ModuleType
 
 from torch import Tensor, nn
+from torch.compiler import is_dynamo_compiling
 
 from kernelwright.runtime import api, engine, ops
 from kernelwright.settings import settings
@@ -55,6 +56,8 @@ def _serve_layers() -> str:
     def apply(self, layer: nn.Module, x: Tensor, bias: Tensor | None = None) -> Tensor:
         weight = layer.weight
         if isinstance(weight, Tensor) and weight.dtype in ops.HALF and weight.dtype == x.dtype:
+            if type(weight) not in ops.PLAIN and not is_dynamo_compiling():  # vLLM's own classes only say how a weight is loaded
+                weight = weight.detach().as_subclass(Tensor)
             return api.linear(x, weight, bias)
         return original(self, layer, x, bias)
 

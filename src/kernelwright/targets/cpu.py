@@ -17,7 +17,7 @@ from pathlib import Path
 
 from kernelwright.families.family import DeviceFacts
 from kernelwright.records import Build, Candidate, Outcome
-from kernelwright.settings import settings
+from kernelwright.settings import child_environment, settings
 from kernelwright.targets.target import CandidateFault, Device, Target
 
 FLAGS = ("-std=c++20", "-shared", "-fPIC", "-O3", "-march=native", "-fopenmp")
@@ -57,7 +57,10 @@ class CpuTarget(Target):
         started = time.monotonic()
         command = [found, *FLAGS, *candidate.flags, "-o", str(artifact), str(source)]
         try:
-            done = subprocess.run(command, capture_output=True, text=True, timeout=_COMPILE_SECONDS, errors="replace")
+            # without our secrets: a source that includes /proc/self/environ has the compiler print them
+            done = subprocess.run(
+                command, capture_output=True, text=True, timeout=_COMPILE_SECONDS, errors="replace", env=child_environment({})
+            )
         except subprocess.TimeoutExpired:
             raise CandidateFault(Outcome.COMPILE_ERROR, f"the compiler took longer than {_COMPILE_SECONDS} s") from None
         log = done.stderr.replace(str(directory) + "/", "")

@@ -8,7 +8,7 @@
 
 What is registered serves calls whose tensors agree in dtype, device, sizes, strides and alignment (1, 2, 4, 8 or 16 bytes); every other
 call is unknown. `launch` is a C++ function that reads the tensors, fills in their addresses and calls the driver. It does not look at
-autograd, at dispatch modes or for overlapping memory: that is its caller's part.
+autograd, at dispatch modes or for overlapping memory: `product`, which kw.matmul asks before all else, does.
 """
 
 from __future__ import annotations
@@ -20,9 +20,10 @@ import threading
 from collections.abc import Callable, Mapping
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
+from torch.autograd import forward_ad
 
 from kernelwright.plan import Names
 from kernelwright.problems.problem import DTYPE_NAMES
@@ -78,6 +79,11 @@ class Launcher:
         """`library`: of the CUDA driver; `exchange`: capsule of a DLPackExchangeAPI. Raises LauncherUnavailable."""
         self._core = load()
         try:
+            probes = torch.empty(0), torch.nn.Parameter(torch.empty(0))
+            self._core.watch(*probes, *(t._cdata for t in probes), vars(forward_ad))
+        except (AttributeError, ImportError) as error:
+            raise LauncherUnavailable(f"the launcher does not know PyTorch {torch.__version__}: {error}") from None
+        try:
             self._core.open(library, exchange, torch.Tensor, torch.nn.Parameter, LaunchError, tensor_maps)
         except ImportError as error:
             raise LauncherUnavailable(f"the launcher cannot use the CUDA driver: {error}; install the NVIDIA driver") from None
@@ -89,6 +95,11 @@ class Launcher:
         self.launch: Callable[..., bool | None] = self._core.launch
         """launch(operation, *tensors) -> True: enqueued; False: registered as the library's; None: unknown, or the current stream has
         no workspace for it (`ready`). Raises LaunchError."""
+        self.product: Callable[..., torch.Tensor | Literal[False] | None] = self._core.product
+        """product(operation, a, b, bias, out, transposed) -> the product, enqueued: a (..., K) times b (K, N), or with `transposed`
+        b (N, K), into `out` or, where that is None, a new tensor. False: the library's for certain, registered as such or of another
+        dtype. None: unknown, or there is something that PyTorch has to look at: a gradient, a mode, a transform, autocast, memory that
+        overlaps, a launch that failed. Then Python decides."""
 
     def operation(self, name: str) -> int:
         """The number by which `launch` knows an operation; all that changes the result beside the tensors must be in the name."""

@@ -22,8 +22,10 @@ from kernelwright.settings import SettingsError, settings, writable
 from kernelwright.targets.cpu import compiler, compiler_version
 
 SOURCES = ("launcher.cpp", "driver_abi.h")
-FLAGS = ("-std=c++17", "-O2", "-fPIC", "-shared", "-fvisibility=hidden", "-DPy_LIMITED_API=0x030b0000")
+FLAGS = ("-std=c++20", "-O2", "-fPIC", "-shared", "-fvisibility=hidden", "-DPy_LIMITED_API=0x030b0000")
 """The limited API: one binary for Python 3.11 and all later ones."""
+LIBRARIES = ("c10", "torch_cpu", "torch_python")
+"""Loaded already by whoever has tensors: no path to them is written into the binary."""
 _SECONDS = 120
 
 
@@ -55,8 +57,9 @@ def binary() -> Path:
         raise LauncherUnavailable(f"the launcher needs Python's headers ({python} has no Python.h): install python3-dev")
     here = Path(__file__).parent
     content = [(here / name).read_text() for name in SOURCES]
-    # DLPack's header decides how tensors arrive; nothing else of PyTorch or Python is compiled in
-    content += [(headers / "ATen" / "dlpack.h").read_text(), compiler_version(), platform.machine(), *FLAGS]
+    # c10's headers are compiled in: of this PyTorch alone
+    content += [(headers / "ATen" / "dlpack.h").read_text(), str(torch.__version__), str(torch.version.git_version)]
+    content += [compiler_version(), platform.machine(), *FLAGS]
     key = hashlib.sha256("\0".join(content).encode()).hexdigest()[:32]
     try:
         folder = writable(settings().builds)
@@ -64,8 +67,14 @@ def binary() -> Path:
         raise LauncherUnavailable(f"the launcher cannot be built: {error}") from None
     path = folder / f"launcher-{key}.abi3.so"
     if not path.exists():
-        _compile([cxx, *FLAGS, f"-I{here}", f"-I{python}", f"-I{headers}", str(here / SOURCES[0])], path)
+        _compile([cxx, *options(), str(here / SOURCES[0]), *(f"-l{name}" for name in LIBRARIES)], path)
     return path
+
+
+def options() -> list[str]:
+    """Of the compiler."""
+    torch_, python = Path(torch.__file__).parent, sysconfig.get_path("include")
+    return [*FLAGS, f"-I{Path(__file__).parent}", f"-I{python}", f"-I{torch_ / 'include'}", f"-L{torch_ / 'lib'}"]
 
 
 def _compile(command: list[str], path: Path) -> None:

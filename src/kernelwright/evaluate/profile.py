@@ -1,0 +1,126 @@
+"""A CUDA kernel's hardware counters, read by NVIDIA's Nsight Compute (`ncu`) where it is installed and the driver allows it.
+
+The tool watches a process of its own, `python -m kernelwright.evaluate.profile REQUEST.json`, which runs the kernel once on random inputs.
+It repeats each launch with flushed caches for as many passes as the counters need: what it says is about cold data. Counters explain a
+time, they are none: clocks are left alone, and no time from here is ever recorded.
+"""
+
+from __future__ import annotations
+
+import csv
+import shutil
+import signal
+import sys
+import tempfile
+import threading
+from pathlib import Path
+
+from kernelwright.evaluate.sanitized import Request, Watched, run_tool
+from kernelwright.records import Trial
+from kernelwright.settings import child_environment
+from kernelwright.targets.nvrtc import toolkit_folders
+
+COUNTERS = {
+    "dram__throughput.avg.pct_of_peak_sustained_elapsed": "memory throughput, % of peak",
+    "sm__throughput.avg.pct_of_peak_sustained_elapsed": "SM throughput, % of peak",
+    "sm__warps_active.avg.pct_of_peak_sustained_active": "achieved occupancy, %",
+    "l1tex__t_sector_hit_rate.pct": "L1 hits, %",
+    "lts__t_sector_hit_rate.pct": "L2 hits, %",
+}
+"""Those that CUDA-L2's prompts have: memory throughput, compute utilisation, occupancy, cache hit rates. Present on sm_80 and sm_90."""
+_DURATION = "gpu__time_duration.sum"
+"""Weighs the launches of a plan with several kernels."""
+SECONDS = 120.0
+
+
+class Profiler:
+    """Counters of one target's kernels. `why` says why there are none, once that is known; then nothing is tried again."""
+
+    def __init__(self, target: str):
+        self._target = target
+        self._tool = shutil.which("ncu") or next((str(t) for f in toolkit_folders() if (t := f / "bin" / "ncu").is_file()), None)
+        self.why = ""
+        if not target.startswith("cuda"):
+            self.why = f"there are no counters on target {target}"
+        elif self._tool is None:
+            self.why = "Nsight Compute (ncu) is not installed"
+
+    def counters(self, trial: Trial) -> dict[str, float]:
+        """By name, for `Trial.sensors`; empty where there are none."""
+        plan = trial.candidate.plan
+        if self.why or self._tool is None or trial.build is None or plan is None:
+            return {}
+        watched = Watched(candidate=trial.candidate, build=trial.build, workloads=(trial.workload,))
+        request = Request(target=self._target, kernels=(watched,))
+        kernels = "|".join(sorted({launch.kernel for launch in plan.launches}))
+        with tempfile.TemporaryDirectory() as folder:
+            file = Path(folder) / "request.json"
+            file.write_text(request.to_json())
+            watch = ["--csv", "--clock-control", "none", "--kernel-name", f"regex:^({kernels})$"]
+            wanted = ["--metrics", ",".join([*COUNTERS, _DURATION])]
+            command = [self._tool, *watch, *wanted, sys.executable, "-m", "kernelwright.evaluate.profile", str(file)]
+            try:
+                code, output = run_tool(command, child_environment({}), SECONDS, threading.Event())
+            except OSError as error:
+                code, output = -1, str(error)
+        found = parse(output)
+        if not found:
+            self.why = f"ncu read none (exit code {code}): {' '.join(output.split())[-300:]}"
+        return found
+
+
+def parse(output: str) -> dict[str, float]:
+    """What `ncu --csv` printed: one row for each launch and metric, among lines of its own. Means over launches, by their durations."""
+    rows = csv.DictReader(line for line in output.splitlines() if line.startswith('"'))
+    launches: dict[str, dict[str, float]] = {}
+    for row in rows:
+        try:
+            value = float((row.get("Metric Value") or "").replace(",", ""))
+        except ValueError:  # `n/a`, where a chip has no such counter
+            continue
+        launches.setdefault(row.get("ID") or "", {})[row.get("Metric Name") or ""] = value
+    found = {}
+    for metric, name in COUNTERS.items():
+        weighed = [(one.get(_DURATION, 1.0), one[metric]) for one in launches.values() if metric in one]
+        if total := sum(weight for weight, _ in weighed):
+            found[name] = round(sum(weight * value for weight, value in weighed) / total, 1)
+    return found
+
+
+# ----------------------------------------------------------------------------------------------------------- the child
+
+
+def run(request: Request) -> None:
+    """Runs the kernel once on the first Workload."""
+    import torch
+
+    from kernelwright.evaluate.drawn import contiguous_names
+    from kernelwright.problems import problem_of
+    from kernelwright.problems.problem import TORCH_DTYPES
+    from kernelwright.records import DTYPES
+    from kernelwright.targets import usable
+    from kernelwright.targets.target import Bound
+
+    target = usable(request.target)
+    (kernel,) = request.kernels
+    device, w = target.open(), kernel.workloads[0]
+    problem = problem_of(w)
+    case = next(c for c in problem.cases(w) if c.rung == "normal")
+    rng = torch.Generator(device.torch_device).manual_seed(0)
+    inputs = problem.generate(w, case, rng, device.torch_device)
+    tensors = {}
+    for spec in problem.tensors(w):
+        flat = device.allocate(spec.numel * DTYPES[spec.dtype])
+        tensors[spec.name] = flat.view(TORCH_DTYPES[spec.dtype]).view(spec.shape)
+        if spec.name in inputs:
+            tensors[spec.name].copy_(inputs[spec.name])
+    names = contiguous_names(w, target.facts().sms)
+    contender = device.load(kernel.candidate, kernel.build, w, [Bound(tensors=tensors, names=names)])
+    contender.run(0)
+    contender.close()
+    device.close()
+
+
+if __name__ == "__main__":
+    signal.alarm(int(SECONDS))  # should the parent be killed, which watches the time
+    run(Request.from_json(Path(sys.argv[1]).read_text()))

@@ -1,0 +1,97 @@
+"""Which earlier kernels a model sees beside its task: contrasting ones, with what they were measured at.
+
+Buckets (CUDA-L1): kernels of one Workload are bucketed by score; N distinct buckets are drawn by a softmax over the buckets' mean scores,
+and one kernel of each. Islands (as in FunSearch, Romera-Paredes et al. 2024): lineages are bred apart, each draws from its own kernels, and
+from time to time the weaker half begins anew from the stronger half's best.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+import statistics
+from collections.abc import Sequence
+
+from kernelwright.learn.reward import reference, reward
+from kernelwright.records import Outcome, Trial
+
+COUNT = 2
+"""CUDA-L1's N."""
+WIDTH = 1.10
+"""Ours: a bucket spans 10 % of speed. A screen tells 3 % apart, so neighbours within a bucket are nearly the same speed."""
+TEMPERATURE = 1.0
+"""Ours (CUDA-L1's is not published), in standard deviations of the buckets' means, so that it means the same at 1.1x and at 20x: a bucket
+one deviation better is drawn 2.7 times as often."""
+ISLANDS = 4
+RESET = 24
+"""Right kernels between two resets of the weaker islands."""
+FAILURES = 3
+
+
+def score(trial: Trial) -> float | None:
+    """What kernels are bucketed by: the reward, of right kernels that were timed."""
+    return reward(trial) if trial.verdict.ok and reference(trial) else None
+
+
+def buckets(trials: Sequence[Trial]) -> list[list[Trial]]:
+    """The right kernels, each once (its newest Trial), by score: slowest bucket first, no bucket empty."""
+    newest = {t.candidate.id: t for t in trials}
+    found: dict[int, list[Trial]] = {}
+    for t in newest.values():
+        if (value := score(t)) is not None:
+            found.setdefault(math.floor(math.log(value) / math.log(WIDTH) + 1e-9), []).append(t)
+    return [found[i] for i in sorted(found)]
+
+
+def draw(trials: Sequence[Trial], rng: random.Random, count: int = COUNT) -> list[Trial]:
+    """One kernel of each of up to `count` distinct buckets, slowest first; fewer where there are fewer buckets."""
+    left = buckets(trials)
+    means = [statistics.fmean(score(t) or 0.0 for t in bucket) for bucket in left]
+    centre, spread = (statistics.fmean(means), statistics.pstdev(means) or 1.0) if means else (0.0, 1.0)
+    drawn: list[tuple[float, Trial]] = []
+    while left and len(drawn) < count:
+        weights = [math.exp((mean - centre) / (TEMPERATURE * spread)) for mean in means]
+        (i,) = rng.choices(range(len(left)), weights)
+        drawn.append((means.pop(i), rng.choice(left.pop(i))))
+    return [t for _, t in sorted(drawn, key=lambda pair: pair[0])]
+
+
+def islands(trials: Sequence[Trial], count: int = ISLANDS) -> list[list[Trial]]:
+    """The right kernels by island, worked out anew from the Trials in their order, so that a resumed search has the same ones.
+
+    A model's kernel lives where its prompt was made (`origin.config["island"]`), every other goes to the islands in turn.
+    """
+    found: list[list[Trial]] = [[] for _ in range(count)]
+    right = 0
+    for t in trials:
+        if score(t) is None:
+            continue
+        home = t.candidate.origin.config.get("island", right)
+        found[int(home) % count].append(t)
+        right += 1
+        if right % RESET == 0:
+            _reset(found)
+    return found
+
+
+def _reset(found: list[list[Trial]]) -> None:
+    """The weaker half keeps nothing; each gets the best kernel of one of the stronger."""
+
+    def best(island: list[Trial]) -> float:
+        return max((score(t) or 0.0 for t in island), default=-math.inf)
+
+    ranked = sorted(range(len(found)), key=lambda i: best(found[i]), reverse=True)
+    strong, weak = ranked[: len(found) // 2], ranked[len(found) // 2 :]
+    for to, origin in zip(weak, strong, strict=False):
+        founder = max(found[origin], key=lambda t: score(t) or 0.0, default=None)
+        found[to] = [founder] if founder else []
+
+
+def failures(trials: Sequence[Trial], count: int = FAILURES) -> list[Trial]:
+    """The newest that failed, one of each outcome."""
+    newest: dict[Outcome, Trial] = {}
+    for t in trials:
+        if t.verdict.outcome not in (Outcome.OK, Outcome.NOISY):
+            newest.pop(t.verdict.outcome, None)
+            newest[t.verdict.outcome] = t
+    return list(newest.values())[-count:]

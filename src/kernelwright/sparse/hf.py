@@ -1,0 +1,151 @@
+"""Hugging Face transformers: `save_pretrained`, `from_pretrained` and the quantizer class that lets AutoModel load what they write.
+
+transformers asks the quantizer registered under config.json's `quant_method` to prepare the model before weights are loaded (linear
+layers become places for the canonical tensors) and to finish it afterwards (each becomes a SparseLinear). Its documentation: "Contribute
+new quantization method"."""
+
+from __future__ import annotations
+
+import functools
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from kernelwright.sparse import quad_bitmap
+from kernelwright.sparse.canonical import NAMES, VERSION, blank, from_canonical
+from kernelwright.sparse.checkpoint import METHOD, MissingExtra
+from kernelwright.sparse.compressed import SparseError
+from kernelwright.sparse.linear import SparseLinear
+
+
+class _Place(nn.Module):
+    """Where a linear layer's canonical tensors are put while a model is loaded."""
+
+    def __init__(self, linear: nn.Linear) -> None:
+        super().__init__()
+        for name, empty in blank(linear.weight.dtype, linear.weight.device).items():
+            self.register_buffer(name, empty)
+        self.bias = linear.bias
+        self.shape_of_layer = (linear.out_features, linear.in_features)
+
+    def filled(self, name: str, dtype: torch.dtype) -> SparseLinear:
+        weight = from_canonical({entry: self._buffers[entry] for entry in NAMES}, name)  # pyright: ignore[reportArgumentType]
+        if weight.shape != self.shape_of_layer:
+            raise SparseError(f"{name} is {weight.shape} in the checkpoint and {self.shape_of_layer} in the model: its config is another's")
+        if weight.dtype != dtype:
+            weight = weight.cast(dtype)
+        return SparseLinear(weight.as_layout(quad_bitmap.NAME if dtype.itemsize == 2 else weight.layout), self.bias)
+
+
+def save_pretrained(model: Any, path: Path | str, **options: Any) -> None:
+    """Writes a transformers model with its SparseLinear layers in the canonical form; options are those of the model's own method. Raises
+    SparseError."""
+    config_class, quantizer_class = register()
+    if not (modules := _sparse_modules(model)):
+        raise SparseError("this model has no SparseLinear; run kernelwright.sparse.convert(model) first, or its own save_pretrained")
+    had = {name: getattr(model, name) for name in ("hf_quantizer",) if hasattr(model, name)}
+    model.config.quantization_config = config_class(modules)
+    model.hf_quantizer = quantizer_class(model.config.quantization_config)
+    try:
+        model.save_pretrained(path, **options)
+    finally:
+        if had:
+            model.hf_quantizer = had["hf_quantizer"]
+        else:  # as it was: the model may be reverted and saved dense
+            del model.hf_quantizer, model.config.quantization_config
+
+
+def from_pretrained(path: Path | str, model_class: Any = None, **options: Any) -> Any:
+    """Loads it, by the class that its config names or `model_class` (AutoModelForCausalLM ...)."""
+    register()
+    import transformers
+
+    if model_class is None:
+        config = transformers.AutoConfig.from_pretrained(path)
+        model_class = getattr(transformers, (config.architectures or [""])[0], None)
+        if model_class is None:
+            raise SparseError(f"the config of {path} names no architecture that transformers has; pass model_class")
+    return model_class.from_pretrained(path, **options)
+
+
+@functools.cache
+def register() -> tuple[Any, Any]:
+    """Makes the quantizer known to transformers, once; returns its config class and itself. Raises MissingExtra."""
+    try:
+        from transformers.quantizers.auto import register_quantization_config, register_quantizer
+        from transformers.quantizers.base import HfQuantizer
+        from transformers.utils.quantization_config import QuantizationConfigMixin
+    except ImportError:
+        raise MissingExtra("transformers is not installed, or too old; run: pip install 'kernelwright[sparse]'") from None
+
+    @register_quantization_config(METHOD)
+    class SparseConfig(QuantizationConfigMixin):
+        def __init__(self, modules: list[str] | tuple[str, ...] = (), format_version: int = VERSION, **_: Any) -> None:
+            if format_version != VERSION:
+                raise SparseError(
+                    f"this model is in version {format_version} of the sparse format, this kernelwright reads {VERSION}; upgrade it"
+                )
+            self.quant_method = METHOD  # pyright: ignore[reportAttributeAccessIssue]
+            self.modules = list(modules)
+            self.format_version = format_version
+
+    @register_quantizer(METHOD)
+    class SparseQuantizer(HfQuantizer):
+        quantization_config: Any  # a SparseConfig
+        requires_calibration = True  # it loads what was pruned and saved, it does not prune while loading
+
+        def _process_model_before_weight_loading(self, model, **_: Any):
+            for name in self.quantization_config.modules:
+                parent, last = _parent(model, name)
+                if not isinstance(layer := getattr(parent, last, None), nn.Linear):
+                    raise SparseError(f"the checkpoint has a sparse weight for {name}, which is no nn.Linear in this model")
+                setattr(parent, last, _Place(layer))
+            return model
+
+        def _process_model_after_weight_loading(self, model, **_: Any):
+            for name in self.quantization_config.modules:
+                parent, last = _parent(model, name)
+                setattr(parent, last, getattr(parent, last).filled(f"{name}.weight", model.dtype))
+            return model
+
+        def param_needs_quantization(self, model, param_name: str, **_: Any) -> bool:
+            """True lets the loader take a tensor of a size that the config does not tell."""
+            parent, last = _parent(model, param_name)
+            return isinstance(parent, _Place) and last in NAMES
+
+        def get_new_dtype(self, converter, param, dtype):
+            """Values are cast after their checksum was checked, not before."""
+            if any(name.endswith(".compressed") for name in converter.source_patterns):
+                return None
+            return super().get_new_dtype(converter, param, dtype)
+
+        def get_state_dict_and_metadata(self, model):
+            if modules := _sparse_modules(model):
+                self.quantization_config.modules = modules
+            elif hasattr(model.config, "quantization_config"):  # reverted since it was loaded
+                del model.config.quantization_config
+            return None, {}
+
+        def is_serializable(self) -> bool:  # pyright: ignore[reportIncompatibleMethodOverride]
+            return True
+
+        @property
+        def is_trainable(self) -> bool:  # pyright: ignore[reportIncompatibleMethodOverride]
+            return False
+
+        @property
+        def is_compileable(self) -> bool:
+            return True
+
+    return SparseConfig, SparseQuantizer
+
+
+def _sparse_modules(model: nn.Module) -> list[str]:
+    return [name for name, module in model.named_modules() if isinstance(module, SparseLinear)]
+
+
+def _parent(model: nn.Module, name: str) -> tuple[nn.Module, str]:
+    path, _, last = name.rpartition(".")
+    return model.get_submodule(path), last

@@ -1,0 +1,136 @@
+"""x @ W.T + bias for a compressed W: the operator that torch.compile sees, and the choice between a kernel and dense.
+
+Never slower: a kernel serves up to the number of activation rows at which it was measured to be faster than dense on this device; above
+that, and where no kernel is registered, the weight is unpacked into a scratch buffer that all layers share and the vendor's product does
+the rest."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from kernelwright.sparse.compressed import LAYOUTS, Compressed, SparseError
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """A product on compressed weights of one layout, on one type of device ("cuda")."""
+
+    layout: str
+    device: str
+    crossover: Callable[[Compressed], int]
+    """The most activation rows at which it was measured to be faster than dense for this weight; 0 where it does not serve it."""
+    run: Callable[[Tensor, Compressed, Tensor | None, Tensor], None]
+    """(x (N, columns), weight, bias (rows) or None, out (N, rows)): all contiguous, of the weight's dtype."""
+
+
+kernels: list[Kernel] = []
+"""What is registered; the first that serves is taken. None ships yet."""
+
+
+def linear(x: Tensor, weight: Compressed, bias: Tensor | None = None) -> Tensor:
+    """torch.nn.functional.linear with x (..., columns) of the weight's dtype and bias (rows) or None -> (..., rows)."""
+    parts = [weight.parts[name] for name in LAYOUTS[weight.layout].PARTS]
+    facts = [*weight.shape, weight.nonzeros, *(weight.facts[name] for name in LAYOUTS[weight.layout].FACTS)]
+    return torch.ops.kernelwright.sparse_linear(x, parts, facts, weight.layout, weight.dtype, bias)
+
+
+def _linear(x: Tensor, parts: list[Tensor], facts: list[int], layout: str, dtype: torch.dtype, bias: Tensor | None) -> Tensor:
+    weight = _weight(parts, facts, layout, dtype)
+    rows, columns = weight.shape
+    _check(x, columns, dtype)
+    flat = x.reshape(-1, columns)
+    for kernel in kernels:
+        if (kernel.layout, kernel.device) == (layout, x.device.type) and 0 < flat.shape[0] <= kernel.crossover(weight):
+            out = x.new_empty(flat.shape[0], rows)
+            kernel.run(flat.contiguous(), weight, bias, out)
+            return out.view(*x.shape[:-1], rows)
+    return torch.nn.functional.linear(x, weight.to_dense(_scratch(weight)), bias)
+
+
+def _check(x: Tensor, columns: int, dtype: torch.dtype) -> None:
+    if x.shape[-1:] != (columns,):
+        raise SparseError(f"the weight has {columns} columns, x of shape {tuple(x.shape)} does not end in that")
+    if x.dtype != dtype:
+        want, have = (str(d).removeprefix("torch.") for d in (dtype, x.dtype))
+        raise SparseError(f"the weight is {want} and x is {have}; cast x, or change the dense model's dtype before converting it")
+
+
+def _weight(parts: Sequence[Tensor], facts: Sequence[int], layout: str, dtype: torch.dtype) -> Compressed:
+    """From what the operators take: facts are rows, columns, non-zeros and then the layout's own."""
+    module = LAYOUTS[layout]
+    rows, columns, nonzeros, *own = facts
+    by_name = dict(zip(module.PARTS, parts, strict=True))
+    return Compressed(layout, (rows, columns), dtype, nonzeros, by_name, dict(zip(module.FACTS, own, strict=True)))
+
+
+# ---------------------------------------------------------------------------------------------------------- the scratch buffer
+
+_mine = threading.local()
+
+
+def _scratch(weight: Compressed) -> Tensor:
+    """A dense buffer that the next call of this thread on this stream writes over: grown to the largest weight seen, never shrunk."""
+    device = weight.device
+    need = weight.shape[0] * weight.shape[1] * weight.dtype.itemsize
+    capturing = device.type == "cuda" and torch.cuda.is_current_stream_capturing()
+    key = (device, torch.cuda.current_stream(device).cuda_stream if device.type == "cuda" else 0)
+    buffers = _mine.__dict__.setdefault("buffers", {})
+    buffer = None if capturing else buffers.get(key)  # what is allocated while a CUDA graph is captured belongs to that graph
+    if buffer is None or buffer.numel() < need:
+        buffers.pop(key, None)
+        with torch.inference_mode(False):  # or it could not be written to outside of inference mode
+            buffer = torch.empty(need, dtype=torch.uint8, device=device)
+        if not capturing:
+            buffers[key] = buffer
+    return buffer[:need].view(weight.dtype).view(weight.shape)
+
+
+def free_scratch() -> None:
+    """Gives back the scratch buffers of this thread."""
+    _mine.__dict__.clear()
+
+
+# ------------------------------------------------------------------------------------------------- what compilers and autograd see
+
+
+def _to_dense(parts: list[Tensor], facts: list[int], layout: str, dtype: torch.dtype) -> Tensor:
+    return _weight(parts, facts, layout, dtype).to_dense()
+
+
+def _fake_linear(x, parts, facts, layout, dtype, bias):
+    _check(x, facts[1], dtype)
+    return x.new_empty(*x.shape[:-1], facts[0])
+
+
+def _fake_to_dense(parts, facts, layout, dtype):
+    return parts[0].new_empty(facts[0], facts[1], dtype=dtype)
+
+
+def _save(ctx, inputs, output) -> None:
+    _, parts, *rest, _ = inputs
+    ctx.save_for_backward(*parts)
+    ctx.rest = rest
+
+
+def _backward(ctx, grad: Tensor):
+    """To x and bias; the weight takes no gradient."""
+    to_x = to_bias = None
+    if ctx.needs_input_grad[0]:
+        to_x = grad @ torch.ops.kernelwright.sparse_to_dense(list(ctx.saved_tensors), *ctx.rest)
+    if ctx.needs_input_grad[-1]:
+        to_bias = grad.reshape(-1, grad.shape[-1]).sum(0)
+    return to_x, [None] * len(ctx.saved_tensors), None, None, None, to_bias
+
+
+_library = torch.library.Library("kernelwright", "FRAGMENT")
+_library.define("sparse_linear(Tensor x, Tensor[] parts, int[] facts, str layout, ScalarType dtype, Tensor? bias) -> Tensor")
+_library.define("sparse_to_dense(Tensor[] parts, int[] facts, str layout, ScalarType dtype) -> Tensor")
+for _name, _run, _fake in (("sparse_linear", _linear, _fake_linear), ("sparse_to_dense", _to_dense, _fake_to_dense)):
+    _library.impl(_name, _run, "CompositeExplicitAutograd")
+    torch.library.register_fake(f"kernelwright::{_name}", _fake, lib=_library)
+torch.library.register_autograd("kernelwright::sparse_linear", _backward, setup_context=_save, lib=_library)
