@@ -30,6 +30,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 ROOT = Path(__file__).resolve().parent.parent
 SOURCES = str(ROOT / "src" / "kernelwright") + os.sep
@@ -873,15 +874,14 @@ def _command_line(folder: Path, made: _Made) -> Area:
     def started(*args: object, **kwargs: object) -> Any:
         raise Started("the request is right; what it asks for is not done here")
 
-    for module, name in (
+    stubbed = (
         (loop, "Evaluator"),
         (tune, "Evaluator"),
         (evaluator, "Evaluator"),
         (build, "build"),
         (pack_build, "build_pack"),
         (lint, "lint"),
-    ):
-        setattr(module, name, started)
+    )
     place = folder / "work"
     place.mkdir()
     shutil.copytree(made.pack, place / "pack")
@@ -906,7 +906,11 @@ def _command_line(folder: Path, made: _Made) -> Area:
         code: object = None
         os.chdir(place)
         try:
-            with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err), warnings.catch_warnings():
+            with contextlib.ExitStack() as stack:
+                for context in (contextlib.redirect_stdout(out), contextlib.redirect_stderr(err), warnings.catch_warnings()):
+                    stack.enter_context(context)
+                for module, name in stubbed:
+                    stack.enter_context(mock.patch.object(module, name, started))
                 warnings.simplefilter("ignore")
                 common.run(command)  # pyright: ignore[reportArgumentType]: an app builds this command on every call, 0.3 s
         except SystemExit as ended:

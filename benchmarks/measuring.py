@@ -223,9 +223,8 @@ def ratios(theirs: Sequence[float | None], ours: Sequence[float | None]) -> list
 
 def compared(samples: Mapping[str, Sequence[float | None]], mode: str) -> dict[str, Comparison]:
     """Rival to the Comparison of `kw` with it; without those that have fewer than LEAST_ROUNDS clean rounds beside ours."""
-    rng = np.random.default_rng(0)
     noise = ratios(samples[AGAIN], samples[OURS]) if AGAIN in samples else []
-    _, low, high = stats.ratio_interval(noise, rng) if len(noise) >= LEAST_ROUNDS else (1.0, 1.0, 1.0)
+    _, low, high = stats.ratio_interval(noise) if len(noise) >= LEAST_ROUNDS else (1.0, 1.0, 1.0)
     found = {}
     for rival, theirs in samples.items():
         if rival in (OURS, AGAIN):
@@ -233,7 +232,7 @@ def compared(samples: Mapping[str, Sequence[float | None]], mode: str) -> dict[s
         per_round = ratios(theirs, samples[OURS])
         if len(per_round) < LEAST_ROUNDS:
             continue
-        ratio, ratio_low, ratio_high = stats.ratio_interval(per_round, rng)
+        ratio, ratio_low, ratio_high = stats.ratio_interval(per_round)
         found[rival] = Comparison(
             rival=rival,
             mode=MODES.get(mode, mode),

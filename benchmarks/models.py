@@ -29,6 +29,7 @@ from __future__ import annotations
 
 import argparse
 import gc
+import inspect
 import sys
 import types
 from collections import defaultdict
@@ -233,6 +234,8 @@ class Run:
         self.start = cell.length - STEPS if decode else 0
         queries = 1 if decode else cell.length
         self.cache = transformers.StaticCache(config=config, max_cache_len=cell.length)
+        # its name from transformers 5.24 on, and before
+        self.takes_cache = "cache" if "cache" in inspect.signature(model.forward).parameters else "past_key_values"
         head = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
         dtype = next(model.parameters()).dtype
         self.cache.early_initialization(cell.batch, config.num_key_value_heads, head, dtype, torch.device(on))
@@ -246,7 +249,7 @@ class Run:
 
     def step(self) -> torch.Tensor:
         """Logits of the last tokens; the most likely ones are the next step's input."""
-        arguments = {"input_ids": self.ids, "position_ids": self.positions, "past_key_values": self.cache}
+        arguments = {"input_ids": self.ids, "position_ids": self.positions, self.takes_cache: self.cache}
         logits = self.model(**arguments, use_cache=True, logits_to_keep=1).logits
         chosen = logits[:, -1].argmax(-1, keepdim=True)
         if self.cell.phase == "decode":

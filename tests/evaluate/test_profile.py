@@ -7,7 +7,7 @@ import json
 import pytest
 
 from kernelwright.evaluate.profile import COUNTERS, Profiler, parse, run
-from kernelwright.evaluate.sanitized import Request
+from kernelwright.evaluate.sanitized import Request, Watched
 from kernelwright.problems import resolve
 from kernelwright.records import Build, Candidate, Environment, Launch, LaunchPlan, Origin, Outcome, TensorArg, Trial, Verdict
 
@@ -70,7 +70,7 @@ def test_the_tool_watches_a_process_that_runs_the_kernel(ncu, monkeypatch):
     ((words, request, has_key),) = calls()
     assert "regex:^(k|k2)$" in words and words[-3:-1] == ["-m", "kernelwright.evaluate.profile"]
     assert words[words.index("--clock-control") + 1] == "none" and set(COUNTERS) <= set(words[words.index("--metrics") + 1].split(","))
-    asked = Request.from_json(request)
+    (asked,) = Request.from_json(request).kernels
     assert asked.candidate == trial.candidate and asked.workloads == (trial.workload,) and not has_key
 
 
@@ -96,7 +96,7 @@ def test_the_watched_process_runs_the_kernel_on_whatever_target(monkeypatch):
     monkeypatch.setattr(fake._Scripted, "run", lambda self, index=0: seen.append(sorted(self._sets[index].tensors)))
     candidate = Candidate(kind="fake", source="{}", origin=Origin(kind="script"))
     build = Build(key="k", artifact="/x", compiler="c", arch="fake")
-    run(Request(target="fake", candidate=candidate, build=build, workloads=(resolve("gemm:8x8x8:fp32"),)))
+    run(Request(target="fake", kernels=(Watched(candidate=candidate, build=build, workloads=(resolve("gemm:8x8x8:fp32"),)),)))
     assert seen == [["a", "b", "c"]]
 
 

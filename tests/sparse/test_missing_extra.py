@@ -15,7 +15,8 @@ def test_missing_libraries_are_named(monkeypatch, tmp_path):
     with pytest.raises(sparse.MissingExtra, match=r"safetensors is not installed; run: pip install 'kernelwright\[sparse\]'"):
         sparse.load_file(tmp_path / "x.safetensors")
     monkeypatch.setitem(sys.modules, "transformers", None)
-    monkeypatch.setitem(sys.modules, "transformers.quantizers", None)
+    for part in ("", ".auto", ".base"):
+        monkeypatch.setitem(sys.modules, f"transformers.quantizers{part}", None)
     monkeypatch.setattr(hf, "register", hf.register.__wrapped__)
     with pytest.raises(sparse.MissingExtra, match=r"transformers is not installed.*pip install 'kernelwright\[sparse\]'"):
         sparse.from_pretrained(tmp_path)
