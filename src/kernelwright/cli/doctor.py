@@ -13,6 +13,7 @@ from kernelwright.cli.common import NO_KERNEL, Json, console, emit
 _EXTRAS = {
     "cuda": ("cuda.bindings", "pynvml", "nvMatmulHeuristics"),
     "search": ("optuna",),
+    "sparse": ("safetensors", "transformers"),
 }
 
 

@@ -248,7 +248,7 @@ def _unknown(name: str) -> ProblemError:
     names = [k.name for k in known()]
     # a chain is often named without its prefix
     close = f"chain:{name}" if f"chain:{name}" in names else None
-    hint = f" (did you mean {close}?)" if close else _nearest(name, names)
+    hint = f" (did you mean {close}?)" if close else _nearest(name, [*names, *SUITES])
     return ProblemError(f"unknown problem {name!r}{hint}; known are {', '.join(names)}")
 
 
