@@ -29,7 +29,7 @@ def register(app: typer.Typer) -> None:
     ) -> None:
         """Run cheats, then honest kernels, through the judge; exit with 1 if a cheat passes or an honest kernel is refused."""
         from kernelwright.cli.progress import steps
-        from kernelwright.evaluate.corpus import audit_of, suspects
+        from kernelwright.evaluate.corpus import audit_of, summary, suspects
         from kernelwright.evaluate.evaluator import Evaluator
 
         folder = corpus or _of_the_checkout()
@@ -46,7 +46,7 @@ def register(app: typer.Typer) -> None:
                 if not finding.right:
                     screen.print(f"{finding.what}: {finding.name}: {finding.outcome}: {finding.evidence}", markup=False)
         if json_output:
-            emit({"target": device.name, "corpus": str(folder), **_summary(found)})
+            emit({"target": device.name, "corpus": str(folder), **summary(found)})
         else:
             show(screen, found)
         if not all(f.right for f in found):
@@ -62,36 +62,12 @@ def _of_the_checkout() -> Path:
     )
 
 
-def _summary(found: Sequence[Finding]) -> dict[str, Any]:
-    cheats, honest = ([f for f in found if f.honest == honest] for honest in (False, True))
-    return {
-        "cheats": len(cheats),
-        "caught": sum(f.right and f.outcome != "OK" for f in cheats),
-        "harmless": sum(f.right and f.outcome == "OK" for f in cheats),
-        "passed": [f.name for f in cheats if not f.right],
-        "honest": len(honest),
-        "false_alarms": [f.name for f in honest if not f.right],
-        "noisy": sum(f.outcome == "NOISY" for f in honest),
-        "findings": [
-            {
-                "name": f.name,
-                "kind": f.kind,
-                "verdict": f.outcome,
-                "expected": f.expected,
-                "right": f.right,
-                "evidence": f.evidence,
-                "note": f.note,
-                "seconds": round(f.seconds, 2),
-            }
-            for f in found
-        ],
-    }
-
-
 def show(screen: Any, found: Sequence[Finding]) -> None:
     from rich.table import Table
 
-    summary = _summary(found)
+    from kernelwright.evaluate.corpus import summary
+
+    said = summary(found)
     table = Table("kind", "caught", "verdicts", box=None, pad_edge=False)
     kinds: dict[str, list[Finding]] = {}
     for f in found:
@@ -101,7 +77,7 @@ def show(screen: Any, found: Sequence[Finding]) -> None:
         verdicts = Counter(f.outcome for f in ones)
         table.add_row(kind, f"{sum(f.right for f in ones)}/{len(ones)}", ", ".join(f"{n} {name}" for name, n in verdicts.most_common()))
     screen.print(table)
-    harmless = f", of which {summary['harmless']} let through because they gain nothing" if summary["harmless"] else ""
-    screen.print(f"caught {summary['caught'] + summary['harmless']} of {summary['cheats']} cheats{harmless}")
-    noisy = f"; {summary['noisy']} were right but could not be timed on this busy machine" if summary["noisy"] else ""
-    screen.print(f"{len(summary['false_alarms'])} false alarms in {summary['honest']} honest kernels{noisy}")
+    harmless = f", of which {said['harmless']} let through because they gain nothing" if said["harmless"] else ""
+    screen.print(f"caught {said['caught'] + said['harmless']} of {said['cheats']} cheats{harmless}")
+    noisy = f"; {said['noisy']} were right but could not be timed on this busy machine" if said["noisy"] else ""
+    screen.print(f"{len(said['false_alarms'])} false alarms in {said['honest']} honest kernels{noisy}")

@@ -14,10 +14,12 @@ In a Python file the lines stand in its docstring. `honest:` in place of `cheat:
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from kernelwright.candidate_file import CandidateFileError, load
 from kernelwright.evaluate.evaluator import Evaluator
@@ -149,9 +151,9 @@ def suspects(folder: Path, target: Target, honest_kernels: int) -> tuple[list[Su
 
 
 def audit_of(evaluator: Evaluator, ones: Iterable[Suspect]) -> Iterator[Finding]:
-    ones = list(ones)
+    ones, ahead = list(ones), max(4, len(os.sched_getaffinity(0)))
     for i, one in enumerate(ones):
-        evaluator.builder.want(later.candidate for later in ones[i : i + 4])  # compiled while the judge works
+        evaluator.builder.want(later.candidate for later in ones[i : i + ahead])  # compiled while the judge works
         trial = judge(evaluator, one)
         # a right kernel that could not be timed on a busy machine was not refused
         expected = (*one.verdicts, Outcome.NOISY) if Outcome.OK in one.verdicts else one.verdicts
@@ -164,6 +166,33 @@ def audit_of(evaluator: Evaluator, ones: Iterable[Suspect]) -> Iterator[Finding]
             seconds=trial.seconds,
             note=one.harmless or one.xfail,
         )
+
+
+def summary(found: Sequence[Finding]) -> dict[str, Any]:
+    """Counts, names of what went wrong, and every Finding, as plain data."""
+    cheats, honest = ([f for f in found if f.honest == honest] for honest in (False, True))
+    return {
+        "cheats": len(cheats),
+        "caught": sum(f.right and f.outcome not in ("OK", "NOISY") for f in cheats),
+        "harmless": sum(f.right and f.outcome in ("OK", "NOISY") for f in cheats),
+        "passed": [f.name for f in cheats if not f.right],
+        "honest": len(honest),
+        "false_alarms": [f.name for f in honest if not f.right],
+        "noisy": sum(f.outcome == "NOISY" for f in honest),
+        "findings": [
+            {
+                "name": f.name,
+                "kind": f.kind,
+                "verdict": f.outcome,
+                "expected": f.expected,
+                "right": f.right,
+                "evidence": f.evidence,
+                "note": f.note,
+                "seconds": round(f.seconds, 2),
+            }
+            for f in found
+        ],
+    }
 
 
 HONEST_WORKLOADS = {

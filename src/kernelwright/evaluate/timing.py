@@ -1,10 +1,10 @@
 """Interleaved, order-randomised rounds: every contender meets the same fresh inputs, the same clocks, the same noise.
 
-A round draws fresh inputs for every set, then each contender in random order: inputs altered, outputs poisoned, one sample, outputs,
-inputs and guard bands of a secretly chosen set checked. No timed launch meets inputs that an earlier launch of anybody has met, so there is
-nothing to replay: not in what the candidate kept, nor in what rivals or references left in the device's memory. Ratios are taken inside
-a round, so that drift of the clock falls out. This module does not protect against a candidate that controls the clock itself: device code
-cannot, and a CPU candidate's samples are held against the judge's own clock (`targets.cpu_device`).
+A round draws fresh inputs for every set that is used, then each contender in random order: inputs altered, outputs poisoned, one sample,
+outputs, inputs and guard bands of a secretly chosen set checked. No timed launch meets inputs that an earlier launch of anybody has met, so
+there is nothing to replay: not in what the candidate kept, nor in what rivals or references left in the device's memory. Ratios are taken
+inside a round, so that drift of the clock falls out. This module does not protect against a candidate that controls the clock itself:
+device code cannot, and a CPU candidate's samples are held against the judge's own clock (`targets.cpu_device`).
 """
 
 from __future__ import annotations
@@ -88,7 +88,9 @@ def measure(
         alive = [e for e in entrants if e.fault is None]
         if not any(e.trusted is False for e in alive) and candidates:
             break
-        refill(problem, w, buffers, rng, device)
+        used = max(e.contender.covers(mode, e.launches) for e in alive) if alive else 1
+        draw = functools.partial(refill, problem, w, buffers, rng, device, min(used, len(buffers)))
+        draw()
         turns: list[tuple[Entrant, list[float]]] = [(e, e.samples) for e in alive]
         if limits.noise and alive and not alive[0].trusted:
             turns.append((alive[0], again))
@@ -96,7 +98,7 @@ def measure(
         for e, samples in turns:
             if e.fault is None:
                 note(e.label, f"round {rounds + 1}, {mode}")
-                spot = _Spot(problem, w, buffers, rng, device, order)
+                spot = _Spot(problem, w, buffers, draw, order)
                 _guarded(e, functools.partial(_turn, spot, e, samples, mode, peaks))
         rounds += 1
         clean = _clean_rounds(candidates, rivals)
@@ -110,10 +112,10 @@ def measure(
     return _summary(entrants, candidates, rivals, again, mode, stopped)
 
 
-def refill(problem: Problem, w: Workload, buffers: Buffers, rng: torch.Generator, device: str) -> None:
-    """Fresh inputs for every set."""
+def refill(problem: Problem, w: Workload, buffers: Buffers, rng: torch.Generator, device: str, sets: int) -> None:
+    """Fresh inputs for the first so many sets."""
     normal = next(c for c in problem.cases(w) if c.rung == "normal")
-    for i in range(len(buffers)):
+    for i in range(sets):
         buffers.fill(problem.generate(w, normal, rng, device), i)
 
 
@@ -134,12 +136,13 @@ def _calibrate(e: Entrant, mode: str) -> None:
 
 
 class _Spot(Fresh):
-    """The inputs of one contender's turn, and the check of what it made of them: random rows of a secretly chosen set, of which the judge
+    """The inputs of one contender's turn, and the check of what it made of them: a random part of a secretly chosen set, of which the judge
     has the inputs in memory of its own."""
 
-    def __init__(self, problem: Problem, w: Workload, buffers: Buffers, rng: torch.Generator, device: str, order: random.Random):
+    def __init__(self, problem: Problem, w: Workload, buffers: Buffers, draw: Callable[[], None], order: random.Random):
+        """`draw` gives fresh inputs to all sets that are used: where the problem's inputs cannot be altered."""
         self.problem, self.w, self.buffers = problem, w, buffers
-        self._rng, self._device, self._order = rng, device, order
+        self._draw, self._order = draw, order
         self._copy: Tensors = {}
 
     def choose(self, sets: int, checked: bool) -> None:
@@ -151,7 +154,7 @@ class _Spot(Fresh):
 
     def renew(self) -> None:
         if not self.buffers.alter(self._order):
-            refill(self.problem, self.w, self.buffers, self._rng, self._device)
+            self._draw()
         self.buffers.poison()
         if self._checked:
             self._copy = {name: t.clone() for name, t in self.buffers.inputs(self.secret).items()}
