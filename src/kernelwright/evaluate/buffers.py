@@ -127,18 +127,18 @@ class Buffers:
                 view.copy_(view.roll(1, dims=-1))
         return bool(self._alterable)
 
-    def untouched(self, first: int) -> bool:
-        """Whether the outputs of the sets from `first` on hold nothing but poison."""
-        return all(bool((tensor[first:] == -1).all()) for tensor in self._outputs)
+    def untouched(self, first: int, end: int) -> bool:
+        """Whether the outputs of the sets from `first` to before `end` hold nothing but poison."""
+        return all(bool((tensor[first:end] == -1).all()) for tensor in self._outputs)
 
     def touch(self, sets: int) -> None:
         """Reads the first so many sets."""
         self.flat[: sets * self.set_bytes].view(torch.int64).max()
 
-    def poison(self) -> None:
-        """Poisons the outputs of all sets; guard bands are left alone."""
+    def poison(self, sets: int | None = None) -> None:
+        """Poisons the outputs of the first so many sets, or of all; guard bands are left alone."""
         for tensor in self._outputs:
-            tensor.fill_(-1)
+            tensor[:sets].fill_(-1)
 
     def disturbed(self, index: int = 0) -> str | None:
         """Names the tensor beside which a byte that nobody may write was written, and restores the guards; None if all are intact."""

@@ -21,8 +21,8 @@ import torch
 
 from kernelwright.evaluate.buffers import Buffers
 from kernelwright.evaluate.stats import converged, ratio_interval
-from kernelwright.evaluate.verify import compare, expect, poisoned, same_bits
-from kernelwright.problems.problem import Problem, Tensors
+from kernelwright.evaluate.verify import compare, expect, same_bits, unwritten
+from kernelwright.problems.problem import Problem
 from kernelwright.records import COLD_MODES, Comparison, Outcome, Timing, Workload
 from kernelwright.targets.target import CandidateFault, Contender, Fresh, Peaks
 
@@ -40,6 +40,9 @@ class Entrant:
     fault: CandidateFault | None = None
 
 
+FEWER = 4
+"""A timed launch is looked at in so many times fewer rows and columns than a screen's: who leaves out a twentieth of the rows in timed
+rounds is missed by one look at 64 of them in 26, and there is one in every round."""
 PATIENCE = 4
 """Rounds with a disturbed sample do not count, but at most so many times the wanted rounds are run for their sake."""
 
@@ -88,8 +91,8 @@ def measure(
         alive = [e for e in entrants if e.fault is None]
         if not any(e.trusted is False for e in alive) and candidates:
             break
-        used = max(e.contender.covers(mode, e.launches) for e in alive) if alive else 1
-        draw = functools.partial(refill, problem, w, buffers, rng, device, min(used, len(buffers)))
+        used = min(len(buffers), max((e.contender.covers(mode, e.launches) for e in alive), default=1))
+        draw = functools.partial(refill, problem, w, buffers, rng, device, used)
         draw()
         turns: list[tuple[Entrant, list[float]]] = [(e, e.samples) for e in alive]
         if limits.noise and alive and not alive[0].trusted:
@@ -98,7 +101,7 @@ def measure(
         for e, samples in turns:
             if e.fault is None:
                 note(e.label, f"round {rounds + 1}, {mode}")
-                spot = _Spot(problem, w, buffers, draw, order)
+                spot = _Spot(problem, w, buffers, used, draw, order)
                 _guarded(e, functools.partial(_turn, spot, e, samples, mode, peaks))
         rounds += 1
         clean = _clean_rounds(candidates, rivals)
@@ -139,11 +142,10 @@ class _Spot(Fresh):
     """The inputs of one contender's turn, and the check of what it made of them: a random part of a secretly chosen set, of which the judge
     has the inputs in memory of its own."""
 
-    def __init__(self, problem: Problem, w: Workload, buffers: Buffers, draw: Callable[[], None], order: random.Random):
-        """`draw` gives fresh inputs to all sets that are used: where the problem's inputs cannot be altered."""
+    def __init__(self, problem: Problem, w: Workload, buffers: Buffers, sets: int, draw: Callable[[], None], order: random.Random):
+        """The first so many `sets` are used. `draw` gives them fresh inputs: where the problem's inputs cannot be altered."""
         self.problem, self.w, self.buffers = problem, w, buffers
-        self._draw, self._order = draw, order
-        self._copy: Tensors = {}
+        self._sets, self._draw, self._order = sets, draw, order
 
     def choose(self, sets: int, checked: bool) -> None:
         """One of the first so many sets, before the inputs are renewed; and whether it will be checked at all."""
@@ -155,9 +157,11 @@ class _Spot(Fresh):
     def renew(self) -> None:
         if not self.buffers.alter(self._order):
             self._draw()
-        self.buffers.poison()
+        self.buffers.poison(self._sets)
         if self._checked:
-            self._copy = {name: t.clone() for name, t in self.buffers.inputs(self.secret).items()}
+            inputs = self.buffers.inputs(self.secret)
+            self._of_inputs, self._pick = self.problem.sample_rows(self.w, self.buffers.outputs(self.secret), FEWER)
+            self._kept = {name: t.clone() if t is inputs[name] else t for name, t in self._of_inputs(inputs).items()}
 
     def touch(self, sets: int) -> None:
         self.buffers.touch(sets)
@@ -166,17 +170,17 @@ class _Spot(Fresh):
         """Raises CandidateFault."""
         when = f"after-timing rung: right when verified, in a timed round ({mode})"
         outputs = self.buffers.outputs(self.secret)
-        if unwritten := sum(int(poisoned(t).sum()) for t in outputs.values()):
-            raise CandidateFault(Outcome.WRONG_RESULT, f"{when} {unwritten} elements hold the poison: they were not written")
-        some, pick = self.problem.sample_rows(self.w, self._copy, outputs)
-        part = pick(outputs)
+        if left := unwritten(outputs):
+            raise CandidateFault(Outcome.WRONG_RESULT, f"{when} {left} elements hold the poison: they were not written")
+        part = self._pick(outputs)
         rows = self.problem.rows_workload(self.w, part)
-        judged = compare(self.problem, rows, expect(self.problem, rows, some), part)
+        judged = compare(self.problem, rows, expect(self.problem, rows, self._kept), part)
         if not judged.passed:
             limits = f"(normalised error {judged.error:.3g}, at most {judged.bound:.3g})"
             raise CandidateFault(Outcome.WRONG_RESULT, f"{when} wrong: {judged.note} {limits}")
-        for name, kept in self._copy.items():
-            if not same_bits(self.buffers.inputs(self.secret)[name], kept):
+        now = self._of_inputs(self.buffers.inputs(self.secret))
+        for name, kept in self._kept.items():
+            if not same_bits(now[name], kept):
                 raise CandidateFault(Outcome.INPUT_MUTATED, f"{when} input {name} was changed")
         if trouble := self.buffers.disturbed(self.secret) or contender.disturbed():
             raise CandidateFault(Outcome.OUT_OF_BOUNDS, f"{when} {trouble}")
@@ -189,7 +193,7 @@ class _Spot(Fresh):
         first = 1 if self.coin() else self._order.randrange(1, sets)
         for index in range(first):
             contender.run(index)
-        if not self.buffers.untouched(first):
+        if not self.buffers.untouched(first, self._sets):
             raise CandidateFault(
                 Outcome.CHEAT, "a launch wrote the outputs of other launches' buffers: the work of several was done in one"
             )

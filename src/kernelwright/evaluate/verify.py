@@ -180,7 +180,8 @@ class Ladder:
             return
         some, pick, rows = inputs, None, w
         if self.sampled:
-            some, pick = self.problem.sample_rows(w, inputs, ran[0][1])
+            of_inputs, pick = self.problem.sample_rows(w, ran[0][1])
+            some = of_inputs(inputs)
             rows = self.problem.rows_workload(w, pick(ran[0][1]))
         expected: Expected | None = None
         for one, outputs in ran:
@@ -317,13 +318,17 @@ def _left(climbers: Sequence[Climber]) -> list[Climber]:
 
 def _unwritten(outputs: Tensors) -> Judged | None:
     """Where inputs are finite: a NaN that a kernel computes from a NaN may have every bit set too."""
-    count = sum(int(found.sum()) for t in outputs.values() if bool((found := poisoned(t)).any()))
+    count = unwritten(outputs)
     note = f"{count} elements hold the poison: not written, or computed from bytes outside the inputs"
     return Judged(False, math.inf, 0.0, None, note) if count else None
 
 
-def poisoned(t: torch.Tensor) -> torch.Tensor:
-    """Where every bit is set."""
+def unwritten(outputs: Tensors) -> int:
+    """How many elements have every bit set."""
+    return sum(int(found.sum()) for t in outputs.values() if bool((found := _poisoned(t)).any()))
+
+
+def _poisoned(t: torch.Tensor) -> torch.Tensor:
     return t.contiguous().view(INTEGERS[t.element_size()]) == -1
 
 

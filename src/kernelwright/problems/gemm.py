@@ -7,18 +7,18 @@ its transpose (A: K x M, B: N x K). `torch.nn.Linear` is `nt`; BLAS's column-maj
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from functools import partial
 
 import torch
 
 from kernelwright.problems.draws import normal, uniform
-from kernelwright.problems.problem import TORCH_DTYPES, UNIT_ROUNDOFF, Case, Cost, Problem, Tensors, TensorSpec
+from kernelwright.problems.problem import TORCH_DTYPES, UNIT_ROUNDOFF, Case, Cost, Pick, Problem, Tensors, TensorSpec
 from kernelwright.records import DTYPES, Workload
 
 EXACT_LIMIT = {"fp16": 2**11, "bf16": 2**8, "fp32": 2**24}
 """Integers up to here are exact in the type."""
 ROWS, COLUMNS = 256, 1024
-"""Of a large result, to be checked after each timed launch: a wrong tile of 128 x 128 in 16384 x 16384 is missed one time in seven."""
+"""Of a large result, in a screen: a wrong tile of 128 x 128 in 16384 x 16384 is missed by one case in seven."""
 
 
 class Gemm(Problem):
@@ -155,19 +155,17 @@ class Gemm(Problem):
         shapes += [(0, 8, 8), (8, 0, 8), (8, 8, 0), (200, 136, 1032)]
         return tuple(w.replace(axes=dict(zip(self.axes, s, strict=True))) for s in shapes)
 
-    def sample_rows(self, w: Workload, inputs: Tensors, outputs: Tensors) -> tuple[Tensors, Callable[[Tensors], Tensors]]:
+    def sample_rows(self, w: Workload, outputs: Tensors, fewer: int = 1) -> tuple[Pick, Pick]:
         """256 rows, and 1,024 columns of them: float64 copies of all of B, and products with them, would take longer on a GPU than the
         launch that is checked (N = K = 8192: 3.5 GB and 69 GFLOP)."""
-        if w.axes["M"] <= ROWS and w.axes["N"] <= COLUMNS:
-            return inputs, lambda outputs: outputs
         # with repetition: a permutation costs 0.1 ms
         rows, columns = (
             torch.randint(n, (most,), device=outputs["c"].device) if n > most else None
-            for n, most in ((w.axes["M"], ROWS), (w.axes["N"], COLUMNS))
+            for n, most in ((w.axes["M"], ROWS // fewer), (w.axes["N"], COLUMNS // fewer))
         )
-        return self._part(w, inputs, rows, columns), lambda outputs: {"c": picked(picked(outputs["c"], 0, rows), 1, columns)}
+        return partial(self._part, w, rows, columns), lambda outputs: {"c": picked(picked(outputs["c"], 0, rows), 1, columns)}
 
-    def _part(self, w: Workload, inputs: Tensors, rows: torch.Tensor | None, columns: torch.Tensor | None) -> Tensors:
+    def _part(self, w: Workload, rows: torch.Tensor | None, columns: torch.Tensor | None, inputs: Tensors) -> Tensors:
         """The inputs of these rows and columns of the result; None: of all."""
         a = picked(inputs["a"], 0 if w.layout[0] == "n" else 1, rows)
         return dict(inputs, a=a, b=picked(inputs["b"], 1 if w.layout[1] == "n" else 0, columns))

@@ -130,8 +130,8 @@ class Linear(Gemm):
         more = sum(spec.numel for spec in self.tensors(w)[2:-1]) * DTYPES[w.dtype]
         return Cost(flops=least.flops, bytes=least.bytes + more, unit=least.unit)
 
-    def _part(self, w: Workload, inputs: Tensors, rows: torch.Tensor | None, columns: torch.Tensor | None) -> Tensors:
-        some = super()._part(w, inputs, rows, columns)
+    def _part(self, w: Workload, rows: torch.Tensor | None, columns: torch.Tensor | None, inputs: Tensors) -> Tensors:
+        some = super()._part(w, rows, columns, inputs)
         if "bias" in some:
             some["bias"] = picked(some["bias"], 0, columns)
         if "addend" in some:

@@ -16,6 +16,7 @@ import torch
 from kernelwright.records import Workload
 
 Tensors = dict[str, torch.Tensor]
+Pick = Callable[[Tensors], Tensors]
 
 TORCH_DTYPES = {
     "fp16": torch.float16,
@@ -28,6 +29,10 @@ DTYPE_NAMES = {theirs: ours for ours, theirs in TORCH_DTYPES.items()}
 
 UNIT_ROUNDOFF = {"fp16": 2.0**-11, "bf16": 2.0**-8, "fp32": 2.0**-24}
 """Largest relative error of one rounding to nearest."""
+
+
+def everything(tensors: Tensors) -> Tensors:
+    return tensors
 
 
 @dataclass(frozen=True)
@@ -120,10 +125,11 @@ class Problem(ABC):
         that is how they are made other ones."""
         return tuple(s.name for s in self.tensors(w) if s.role == "in")
 
-    def sample_rows(self, w: Workload, inputs: Tensors, outputs: Tensors) -> tuple[Tensors, Callable[[Tensors], Tensors]]:
-        """A random part of the outputs, so that a check after each timed round costs little: the inputs that the part depends on, and
-        what picks the part from outputs. The default is everything."""
-        return inputs, lambda outputs: outputs
+    def sample_rows(self, w: Workload, outputs: Tensors, fewer: int = 1) -> tuple[Pick, Pick]:
+        """A random part of the outputs, so that a check of a screen costs little, and one after each timed launch even less (`fewer` is
+        how many times smaller on each side): what picks the inputs that the part depends on, and what picks the part from outputs. The
+        default is everything."""
+        return everything, everything
 
     def rows_workload(self, w: Workload, outputs: Tensors) -> Workload:
         """The Workload of that part."""
