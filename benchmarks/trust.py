@@ -5,8 +5,9 @@
 The audit is what `kernelwright audit` runs, its findings are added to `audit-TARGET.jsonl` one by one. The cost is what the same Jobs take
 in one judge with and without what protects the figures, in turns: inputs drawn for every round and altered for every sample, poison, guard
 bands, checks of timed launches, launches that are looked at alone, and on a CPU the confinement and the stopping of a candidate's process.
-Comparing with the references (the ladder) is in both: without it nothing is measured. Compiling is in neither. Each target's part is
-written by itself, into what the other left; coverage and the number of malformed inputs are read from their own results.
+Comparing with the references (the ladder) is in both: without it nothing is measured. `of_all` is the share of compiling, on one core, and
+judging; `of_the_judge` leaves compiling out. Each target's part is written by itself, into what the other left; coverage and the number of
+malformed inputs are read from their own results.
 """
 
 from __future__ import annotations
@@ -145,19 +146,17 @@ def cost(target_name: str, seconds: float) -> dict[str, Any]:
                 break
         for job in jobs:
             safe, bare = median(took[job, True]), median(took[job, False])
-            every.append({"workload": w.name, "job": job, "seconds": safe, "unprotected": bare, "turns": len(took[job, True])})
+            compiled = sum(e.build.seconds for e in entries if e.build is not None)
+            every.append(
+                {"workload": w.name, "job": job, "seconds": safe, "unprotected": bare, "compiling": compiled, "turns": len(took[job, True])}
+            )
             print(f"{w.name} {job}: {1e3 * safe:.1f} ms, unprotected {1e3 * bare:.1f} ms", file=sys.stderr)
-    totals = {
-        job: [sum(one[key] for one in every if one["job"] == job) for key in ("seconds", "unprotected")] for job in ("screen", "confirm")
-    }
-    shares = {job: round(1 - bare / safe, 4) for job, (safe, bare) in totals.items()}
-    return {
-        "cost_share": shares,
-        "kernels_a_job": BATCH,
-        "rounds": rounds,
-        "cost": every,
-        "environment": json.loads(device.environment().to_json()),
-    }
+    shares = {}
+    for job in ("screen", "confirm"):
+        safe, bare, compiled = (sum(one[key] for one in every if one["job"] == job) for key in ("seconds", "unprotected", "compiling"))
+        shares[job] = {"of_the_judge": round((safe - bare) / safe, 4), "of_all": round((safe - bare) / (safe + compiled), 4)}
+    environment = json.loads(device.environment().to_json())
+    return {"cost_share": shares, "kernels_a_job": BATCH, "rounds": rounds, "cost": every, "cost_environment": environment}
 
 
 def publish(out: Path, target: str, part: dict[str, Any]) -> None:
