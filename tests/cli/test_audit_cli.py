@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+import kernelwright
 from kernelwright.candidate_file import CandidateFileError
 from kernelwright.evaluate import corpus
 from kernelwright.targets import target
@@ -18,7 +19,8 @@ CHEATS = Path(__file__).parents[1] / "cheats" / "cpu"
 
 
 def audit(*words: str, home: Path, cwd: Path) -> subprocess.CompletedProcess[str]:
-    env = os.environ | {"KERNELWRIGHT_HOME": str(home)}
+    # `PYTHONPATH=src` would name another folder there
+    env = os.environ | {"KERNELWRIGHT_HOME": str(home), "PYTHONPATH": str(Path(kernelwright.__file__).parents[1])}
     command = [sys.executable, "-m", "kernelwright", "audit", "--target", "cpu", *words]
     return subprocess.run(command, capture_output=True, text=True, env=env, timeout=280, cwd=cwd)
 
