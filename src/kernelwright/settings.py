@@ -20,8 +20,9 @@ class SettingsError(ValueError):
     """A variable or folder that cannot be used; the message is one sentence with the fix."""
 
 
-SECRETS = ("KERNELWRIGHT_LLM_KEY",)
-"""Processes that we start do not get them: one may run a candidate, and a compiler can be told to print its environment."""
+SECRETS = ("KEY", "TOKEN", "SECRET", "PASSWORD", "PASSWD", "CREDENTIAL")
+"""Processes that we start do not get variables whose names hold one of these words: one may run a candidate, which can read the memory of
+the judge that it was forked from, and a compiler can be told to print its environment."""
 
 MAX_THREADS = 1024
 
@@ -84,7 +85,26 @@ class Settings:
 
 def child_environment(changes: Mapping[str, str]) -> dict[str, str]:
     """The environment of a process that we start: ours without its secrets, with some variables set."""
-    return {**{name: value for name, value in os.environ.items() if name not in SECRETS}, **changes}
+    kept = {name: value for name, value in os.environ.items() if not any(word in name.upper() for word in SECRETS)}
+    return {**kept, **changes}
+
+
+def replace_environment(environment: Mapping[str, str]) -> None:
+    """Of the calling process, for the code that runs in it from now on."""
+    os.environ.clear()
+    os.environ.update(environment)
+
+
+_FOR_ANSWERS = ("PATH", "LANG", "LD_LIBRARY_PATH", "CUDA_HOME", "CUDA_PATH", "CUDA_VISIBLE_DEVICES", "PYTHONPATH", "VIRTUAL_ENV")
+
+
+def answer_environment(folder: str) -> dict[str, str]:
+    """The environment of a candidate's process: nothing of the user's that is not needed to compute, homes and caches in `folder`."""
+    kept = {name: os.environ[name] for name in _FOR_ANSWERS if name in os.environ}
+    if "PYTHONPATH" in kept:  # it works in another folder
+        kept["PYTHONPATH"] = os.pathsep.join(os.path.abspath(p) for p in kept["PYTHONPATH"].split(os.pathsep) if p)
+    caches = ("HOME", "TMPDIR", "XDG_CACHE_HOME", "TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR", "TORCH_EXTENSIONS_DIR", "CUDA_CACHE_PATH")
+    return {**kept, **dict.fromkeys(caches, folder), "OMP_WAIT_POLICY": "PASSIVE", "KMP_BLOCKTIME": "0", "PYTHONDONTWRITEBYTECODE": "1"}
 
 
 def settings(environ: Mapping[str, str] | None = None) -> Settings:

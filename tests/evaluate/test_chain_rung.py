@@ -39,9 +39,9 @@ class Dependent(_Scripted):
         else:
             tensors["c"].copy_(early)
 
-    def sample(self, mode: str, launches: int) -> tuple[float, int]:
+    def sample(self, mode: str, launches: int, fresh=None) -> tuple[float, int]:
         self.modes.append(mode)
-        us, dropped = super().sample(mode, launches)
+        us, dropped = super().sample(mode, launches, fresh)
         return us * (0.8 if mode == "device-chain" else 1.0), dropped
 
 

@@ -55,7 +55,6 @@ def program(fake: FakeDriver, *, pdl: bool, able: bool = True) -> tuple[Program,
         [one],
         allocate=lambda size: torch.empty(size, dtype=torch.uint8),
         release=lambda: None,
-        cold_launches=1,
         predecessor=Predecessor(fake, 90, 232448) if able else None,
     )
     return contender, one

@@ -292,6 +292,13 @@ class KernelBench(Problem):
     def variants(self, w: Workload) -> tuple[Workload, ...]:
         return ()
 
+    def alterable(self, w: Workload) -> tuple[str, ...]:
+        """Of a row program all inputs; otherwise an argument may have a structure (triangular, sorted), which parameters, each changed at
+        random by `generate`, have not."""
+        if self._lowered is not None:
+            return super().alterable(w)
+        return tuple(name for name, path in self.state_names.items() if path in dict(self.model.named_parameters()))
+
     # ------------------------------------------------------------------------------------------------- as a row program
 
     def program(self, w: Workload) -> RowProgram:

@@ -17,6 +17,7 @@ from kernelwright.plan import Names
 from kernelwright.records import Workload
 
 Tensors = dict[str, torch.Tensor]
+Pick = Callable[[Tensors], Tensors]
 
 TORCH_DTYPES = {
     "fp16": torch.float16,
@@ -32,6 +33,10 @@ UNIT_ROUNDOFF = {"fp16": 2.0**-11, "bf16": 2.0**-8, "fp32": 2.0**-24}
 
 VENDOR_FACTOR = 2.0
 """A candidate's relative Frobenius error may be at most this many times the vendor library's own (facts: docs/verification.md)."""
+
+
+def everything(tensors: Tensors) -> Tensors:
+    return tensors
 
 
 @dataclass(frozen=True)
@@ -130,10 +135,16 @@ class Problem(ABC):
     def variants(self, w: Workload) -> tuple[Workload, ...]:
         """Small Workloads for the `shapes` rung: tails on every axis, size 1, size 0, longer and shorter than any tile."""
 
-    def sample_rows(self, w: Workload, inputs: Tensors, outputs: Tensors) -> tuple[Tensors, Callable[[Tensors], Tensors]]:
-        """A random part of the outputs, so that a check after each timed round costs little: the inputs that the part depends on, and
-        what picks the part from outputs. The default is everything."""
-        return inputs, lambda outputs: outputs
+    def alterable(self, w: Workload) -> tuple[str, ...]:
+        """Inputs whose values may change places and stay inputs as `generate` could draw them; the default is all. Between timed launches
+        that is how they are made other ones."""
+        return tuple(s.name for s in self.tensors(w) if s.role == "in")
+
+    def sample_rows(self, w: Workload, outputs: Tensors, fewer: int = 1) -> tuple[Pick, Pick]:
+        """A random part of the outputs, so that a check of a screen costs little, and one after each timed launch even less (`fewer` is
+        how many times smaller on each side): what picks the inputs that the part depends on, and what picks the part from outputs. The
+        default is everything."""
+        return everything, everything
 
     def rows_workload(self, w: Workload, outputs: Tensors) -> Workload:
         """The Workload of that part."""

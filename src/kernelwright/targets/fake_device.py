@@ -14,7 +14,7 @@ import kernelwright
 from kernelwright.problems import problem_of
 from kernelwright.records import Build, Candidate, Environment, Workload
 from kernelwright.targets.fake import fault, script_of
-from kernelwright.targets.target import Bound, Contender, Device, Peaks, Run
+from kernelwright.targets.target import Bound, Contender, Device, Fresh, Peaks, Run
 
 RIVAL_US = 20.0
 
@@ -39,7 +39,7 @@ class FakeDevice(Device):
     def load(self, candidate: Candidate, build: Build | None, w: Workload, sets: Sequence[Bound]) -> Contender:
         return _Scripted(script_of(candidate, "load"), w, sets)
 
-    def load_trusted(self, runs: Sequence[Run], setup: Callable[[], None] | None = None) -> Contender:
+    def load_trusted(self, runs: Sequence[Run], setup: Callable[[], None] | None = None, sets: Sequence[Bound] = ()) -> Contender:
         if setup is not None:
             setup()
         return _Trusted(runs)
@@ -55,7 +55,7 @@ class _Clock(Contender):
         self._us, self._jitter, self._cold = us, jitter, cold_factor
         self._rng = random.Random(f"{us} {jitter}")
 
-    def sample(self, mode: str, launches: int) -> tuple[float, int]:
+    def sample(self, mode: str, launches: int, fresh: Fresh | None = None) -> tuple[float, int]:
         us = self._us * (self._cold if mode == "device-cold" else 1.0)
         return us * max(0.1, self._rng.gauss(1.0, self._jitter)), 0
 
@@ -96,7 +96,7 @@ class _Scripted(_Clock):
             out = next(iter(outputs.values()))
             torch.as_strided(out, (1,), (1,), out.storage_offset() + out.numel())[0] = 0
 
-    def sample(self, mode: str, launches: int) -> tuple[float, int]:
+    def sample(self, mode: str, launches: int, fresh: Fresh | None = None) -> tuple[float, int]:
         fault(self._script, "time")
         for index in range(len(self._sets)):
             self.run(index)
