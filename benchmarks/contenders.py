@@ -133,8 +133,8 @@ def verify(w: Workload, sets: Sequence[Bound], contenders: Mapping[str, Callable
         a, b, c = factors(w, one)
         c.fill_(math.nan)
         call(a, b, c)
-        inputs, pick = problem.sample_rows(w, {x: one.tensors[x] for x in "ab"}, {"c": c})
-        rows = pick({"c": c})
+        of_inputs, pick = problem.sample_rows(w, {"c": c})
+        inputs, rows = of_inputs({x: one.tensors[x] for x in "ab"}), pick({"c": c})
         part = problem.rows_workload(w, rows)
         judged = compare(problem, part, expect(problem, part, inputs), rows)
         if not judged.passed:

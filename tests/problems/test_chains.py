@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from kernelwright.evaluate.verify import compare, expect
 from kernelwright.problems import problem_of, resolve
 from kernelwright.problems.chains import CHAINS, PROBLEMS, ChainProblem
 from kernelwright.problems.lower import run
@@ -164,3 +166,15 @@ def test_cost_counts_each_tensor_once():
     cost = problem_of(w).cost(w)
     assert cost.bytes == 2 * (200 + 20 + 200)
     assert cost.unit == "vector" and 200 * 3 < cost.flops < 200 * 6
+
+
+@settings(deadline=None, max_examples=40)
+@given(cols=st.integers(1, 5000), seed=st.integers(0, 2**31))
+def test_the_plainest_sum_of_a_row_is_no_cheat(cols, seed):
+    """torch.cumsum adds up in float64 on a CPU: a kernel that does so in float32, term by term, has many times its error."""
+    w = resolve(f"chain:cumsum:2x{cols}")
+    problem = problem_of(w)
+    inputs = problem.generate(w, Case("normal", "normal"), torch.Generator().manual_seed(seed), "cpu")
+    plain = torch.from_numpy(np.add.accumulate(inputs["x"].numpy(), axis=1, dtype=np.float32))
+    judged = compare(problem, w, expect(problem, w, inputs, vendor=True), {"y": plain})
+    assert judged.passed, judged.note

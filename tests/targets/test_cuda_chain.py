@@ -102,6 +102,7 @@ def test_plain_runs_have_no_edge_and_a_chain_has_one(fake):
 
 def test_the_launches_of_a_sample_are_found_out_once(fake, monkeypatch):
     contender, _ = program(fake, pdl=False)
+    contender.cold_launches = contender.warm_launches = 20
     estimates = iter((math.nan, 250.0))
     monkeypatch.setattr(contender, "estimate", lambda mode: next(estimates))
     assert contender.launches_of("device-warm") == contender.launches_of("device-warm") == 2000 // 250

@@ -12,7 +12,7 @@ from functools import partial
 import torch
 
 from kernelwright.problems.draws import normal, uniform
-from kernelwright.problems.problem import TORCH_DTYPES, UNIT_ROUNDOFF, Case, Cost, Pick, Problem, Tensors, TensorSpec
+from kernelwright.problems.problem import TORCH_DTYPES, UNIT_ROUNDOFF, Case, Cost, Pick, Problem, Tensors, TensorSpec, one_after_the_other
 from kernelwright.records import DTYPES, Workload
 
 EXACT_LIMIT = {"fp16": 2**11, "bf16": 2**8, "fp32": 2**24}
@@ -142,9 +142,9 @@ class Gemm(Problem):
         return 2.0
 
     def error_floor(self, w: Workload) -> float:
-        # Rounding the accumulator to the output costs 0.58 unit roundoffs rms. Summing one product after the other in the accumulator costs
-        # 0.4 to 0.6 sqrt(K) of its own: a plain fp32 kernel shows 2.4 times the error of a vendor that sums in several parts (K = 72).
-        return max(0.5 * UNIT_ROUNDOFF[w.dtype], 0.5 * math.sqrt(w.axes["K"]) * UNIT_ROUNDOFF[w.accumulate])
+        # Rounding the accumulator to the output costs 0.58 unit roundoffs rms. A plain fp32 kernel shows 2.4 times the error of a vendor
+        # that sums in several parts (K = 72).
+        return max(0.5 * UNIT_ROUNDOFF[w.dtype], one_after_the_other(w.axes["K"], w))
 
     def cost(self, w: Workload) -> Cost:
         m, n, k = (w.axes[x] for x in self.axes)

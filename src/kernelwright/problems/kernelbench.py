@@ -33,7 +33,17 @@ from kernelwright.problems.builder import LoweringError
 from kernelwright.problems.chains import program_flops
 from kernelwright.problems.draws import place
 from kernelwright.problems.lower import Input, lower
-from kernelwright.problems.problem import DTYPE_NAMES, TORCH_DTYPES, Case, Cost, Problem, Tensors, TensorSpec
+from kernelwright.problems.problem import (
+    DTYPE_NAMES,
+    TORCH_DTYPES,
+    UNIT_ROUNDOFF,
+    Case,
+    Cost,
+    Problem,
+    Tensors,
+    TensorSpec,
+    one_after_the_other,
+)
 from kernelwright.problems.rounding import error_scale
 from kernelwright.problems.rowprogram import RowProgram
 from kernelwright.records import DTYPES, Workload
@@ -276,8 +286,15 @@ class KernelBench(Problem):
         return error_scale(self._double, inputs, reference, w.dtype, w.accumulate)
 
     def bound(self, w: Workload) -> float:
-        # as for chains; no module's sums are known, so the longest axis of any input stands for their length
-        return 16.0 + math.sqrt(max((n for s in self._specs if s.role == "in" for n in s.shape), default=1))
+        return 16.0 + math.sqrt(self._longest)  # as for chains
+
+    def error_floor(self, w: Workload) -> float:
+        return max(4 * UNIT_ROUNDOFF[w.dtype], one_after_the_other(self._longest, w))  # as for chains
+
+    @property
+    def _longest(self) -> int:
+        """Axis of any input: no module's sums are known, so it stands for their length."""
+        return max((n for s in self._specs if s.role == "in" for n in s.shape), default=1)
 
     def cost(self, w: Workload) -> Cost:
         size = float(sum(s.numel * DTYPES[s.dtype] for s in self._specs))

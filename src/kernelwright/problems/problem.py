@@ -77,6 +77,11 @@ class Cost:
     """`fp16`, `bf16`, `fp32` matrix or vector unit; `vector` for element-wise work in fp32."""
 
 
+def one_after_the_other(n: int, w: Workload) -> float:
+    """Relative Frobenius error of adding n terms in w's accumulator one after the other: 0.4 to 0.6 sqrt(n) of its unit roundoffs."""
+    return 0.5 * math.sqrt(n) * UNIT_ROUNDOFF[w.accumulate]
+
+
 class Problem(ABC):
     """Subclass one per operation and register it in `kernelwright.problems`."""
 
