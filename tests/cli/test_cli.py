@@ -161,7 +161,7 @@ def test_interrupt_leaves_a_valid_state_and_says_how_to_go_on(tmp_path):
             with Archive(tmp_path / "archive.db") as archive:
                 if len(archive) >= 3:
                     break
-        time.sleep(0.1)
+        time.sleep(0.01)
     process.send_signal(signal.SIGINT)
     _, errors = process.communicate(timeout=60)
     assert process.returncode == 130, errors
