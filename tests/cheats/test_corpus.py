@@ -25,10 +25,8 @@ PASS_A_NAIVE_HARNESS = (
 """Of the others some end the process, hang, or want poison, a workspace or another check to show what they do."""
 
 
-def judged(evaluator: Evaluator, path: Path, request: pytest.FixtureRequest) -> None:
+def judged(evaluator: Evaluator, path: Path) -> None:
     one = corpus.suspect(path, evaluator.target)
-    if one.xfail:
-        request.node.add_marker(pytest.mark.xfail(reason=one.xfail, strict=True))
     trial = corpus.judge(evaluator, one)
     assert trial.verdict.outcome in one.verdicts, trial.verdict
     assert trial.verdict.evidence and (trial.verdict.ok or not trial.timings)
@@ -47,14 +45,14 @@ def gpu():
 
 
 @pytest.mark.parametrize("path", CPU, ids=lambda p: p.stem)
-def test_on_the_cpu(cpu: Evaluator, path: Path, request: pytest.FixtureRequest) -> None:
-    judged(cpu, path, request)
+def test_on_the_cpu(cpu: Evaluator, path: Path) -> None:
+    judged(cpu, path)
 
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("path", CUDA, ids=lambda p: p.stem)
-def test_on_a_gpu(gpu: Evaluator, path: Path, request: pytest.FixtureRequest) -> None:
-    judged(gpu, path, request)
+def test_on_a_gpu(gpu: Evaluator, path: Path) -> None:
+    judged(gpu, path)
 
 
 @pytest.mark.parametrize("path", CUDA, ids=lambda p: p.stem)

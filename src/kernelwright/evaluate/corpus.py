@@ -29,7 +29,7 @@ from kernelwright.problems import resolve
 from kernelwright.records import Candidate, Outcome, Trial, Workload
 from kernelwright.targets.target import Target
 
-_HEADER = re.compile(r"^(?://|#)?\s*(cheat|honest|idea|problem|verdict|target|harmless|xfail):\s*(.+?)\s*$", re.MULTILINE)
+_HEADER = re.compile(r"^(?://|#)?\s*(cheat|honest|idea|problem|verdict|target|harmless):\s*(.+?)\s*$", re.MULTILINE)
 _SUFFIXES = {".cu": "cuda", ".cpp": "cpu", ".py": "cpu"}
 HONEST = "honest"
 """The kind of a kernel that is none of a cheat."""
@@ -48,8 +48,6 @@ class Suspect:
     idea: str = ""
     harmless: str = ""
     """Why it gains nothing, where it is not refused."""
-    xfail: str = ""
-    """Why it gets through so far."""
 
 
 def header(path: Path) -> dict[str, str]:
@@ -100,7 +98,6 @@ def suspect(path: Path, target: Target) -> Suspect:
         verdicts=verdicts,
         idea=said["idea"],
         harmless=said.get("harmless", ""),
-        xfail=said.get("xfail", ""),
     )
 
 
@@ -164,7 +161,7 @@ def audit_of(evaluator: Evaluator, ones: Iterable[Suspect]) -> Iterator[Finding]
             outcome=str(trial.verdict.outcome),
             evidence=trial.verdict.evidence,
             seconds=trial.seconds,
-            note=one.harmless or one.xfail,
+            note=one.harmless,
         )
 
 
