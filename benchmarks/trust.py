@@ -53,7 +53,8 @@ def audit(target_name: str, out: Path, seconds: float, honest: int) -> dict[str,
     with Evaluator(target) as evaluator, (out / f"audit-{target_name}.jsonl").open("w") as raw:
         for finding in audit_of(evaluator, (*cheats, *kernels)):
             found.append(finding)
-            raw.write(json.dumps(dataclasses.asdict(finding) | {"right": finding.right}) + "\n")
+            line = json.dumps(dataclasses.asdict(finding) | {"right": finding.right})
+            raw.write(line.replace(sys.base_prefix, "PYTHON") + "\n")  # where the interpreter lies says something of the machine alone
             raw.flush()
             if not finding.right:
                 print(f"{finding.what}: {finding.name}: {finding.outcome}: {finding.evidence}", file=sys.stderr)
