@@ -15,7 +15,7 @@ from kernelwright.bench.claims import ClaimSummary, Difference, differences, sum
 from kernelwright.bench.results import Facts, Result, Store, Task
 from kernelwright.bench.scores import STRONGEST, Row, Score, best_of, by, mean_pass_at_k, own_work, row_of, score
 from kernelwright.report.html import environment_view, save, template
-from kernelwright.report.numbers import percent
+from kernelwright.report.numbers import count, percent
 
 PASS_AT = (1, 5, 10)
 _GROUPINGS = (("level", lambda r: r.level), ("class", lambda r: r.group), ("domain", lambda r: r.domain))
@@ -223,22 +223,23 @@ class Board:
         ranked = self.ranked()
         where = self.environments[0].device if self.environments else "this machine"
         sound = sum(not f.degenerate and not f.task.skipped for f in self.facts.values())
-        parts = [f"{self.suite} on {where}: {sound} sound problems"]
+        parts = [f"{self.suite} on {where}: {count(sound, 'sound problem')}"]
         if self.degenerate:
-            parts.append(f"{len(self.degenerate)} degenerate ones apart")
+            parts.append(f"{count(len(self.degenerate), 'degenerate one')} apart")
         if not ranked or not ranked[0].score.compared:
             return ", ".join(parts) + ". No answer was both right and timed beside a rival."
         s = ranked[0]
         return (
-            f"{', '.join(parts)}. {s.entrant} leads: {s.score.correct} of {s.score.tasks} right, {percent(s.score.fast[1.0])} of them faster "
-            f"than every rival, {s.score.geomean:.2f}x the strongest rival as geometric mean, {s.score.losses} losses."
-        ).replace("of them faster", "faster")
+            f"{', '.join(parts)}. {s.entrant} leads: {s.score.correct} of {s.score.tasks} right, {s.score.wins} faster than every rival beyond the "
+            f"noise, {s.score.geomean:.2f}x the strongest rival as geometric mean; {s.score.ties} ties, {s.score.losses} slower."
+        )
 
     def ranked(self) -> list[Standing]:
-        """By fast_1 against the strongest rival, then by correctness, then by the geometric mean."""
+        """By the share of problems on which it is faster than every rival beyond the noise, then by correctness, then by the mean."""
 
-        def key(s: Standing) -> tuple[float, float, float]:
-            return tuple(0.0 if math.isnan(x) else -x for x in (s.score.fast[1.0], s.score.correct_rate, s.score.geomean))  # type: ignore[return-value]
+        def key(s: Standing) -> tuple[float, ...]:
+            wins = s.score.wins / s.score.tasks if s.score.tasks else math.nan
+            return tuple(0.0 if math.isnan(x) else -x for x in (wins, s.score.correct_rate, s.score.geomean))
 
         return sorted(self.standings, key=key)
 

@@ -32,6 +32,7 @@ from kernelwright.records import Workload
 from kernelwright.settings import answer_environment, replace_environment
 from kernelwright.targets import sandbox
 from kernelwright.targets.processes import die_with_parent
+from kernelwright.targets.python_module import match_precision
 
 SECONDS = 240.0
 """nvcc takes a minute for a file that includes PyTorch's headers."""
@@ -211,6 +212,7 @@ def _close_all_but(pipe: int) -> None:
 
 def _both(source: str, problem: KernelBench, w: Workload, device: str) -> dict[str, Any]:
     torch.set_num_threads(1)
+    match_precision()
     reference = list(reference_operators(problem, w, device))
     before, watched = _settings(), _Compilers()
     module = types.ModuleType("answer")

@@ -219,7 +219,7 @@ class Worker:
             return 0.0
 
     def _needs(self, w: Workload) -> tuple[float, float]:
-        """(bytes for a float64 reference of everything, bytes for one of random rows); zeros where the file does not tell its sizes."""
+        """(bytes for a float64 reference of everything, bytes of running it alone); zeros where the file does not tell its sizes."""
         if not w.source:
             stored = float(sum(s.numel * DTYPES[s.dtype] for s in problem_of(w).tensors(w)))
             return 0.0, stored
