@@ -53,6 +53,8 @@ class Entrant:
     """What was passed over, as sentences."""
     claims: Mapping[str, Claim] = field(default_factory=dict)
     """By task, where there is no answer as well."""
+    costs: Mapping[str, float] = field(default_factory=dict)
+    """Of a model: calls, tokens, dollars."""
 
 
 def named(text: str) -> tuple[str, Path]:
@@ -101,9 +103,7 @@ def _text(path: Path) -> str:
 
 
 def _answer(entrant: str, task: Task, path: Path, sample: int, claim: Claim | None = None) -> Answer:
-    return Answer(
-        entrant=entrant, task=task.key, sample=sample, text=_text(path), suffix=path.suffix, origin=path.name, claim=claim
-    )
+    return Answer(entrant=entrant, task=task.key, sample=sample, text=_text(path), suffix=path.suffix, origin=path.name, claim=claim)
 
 
 def _folder(name: str, path: Path, tasks: Sequence[Task]) -> Entrant:
@@ -118,6 +118,8 @@ def _folder(name: str, path: Path, tasks: Sequence[Task]) -> Entrant:
         number = _number(file.stem)
         task = by_key.get(_plain(file.stem))
         sample = 0
+        if task is None and (match := _named_by_folder(file, path, tasks)) is not None:
+            task, sample = match
         if task is None and number is not None:
             sample = number[1]
             task = next((t for (of, n), t in by_number.items() if n == number[0] and (level is None or of == level)), None)
@@ -132,6 +134,14 @@ def _folder(name: str, path: Path, tasks: Sequence[Task]) -> Entrant:
         raise AnswersError(f"{path} holds no answers to these problems; name files after their numbers, as in 7.py or level1/7_name.cu")
     notes = (f"{others} files of {path.name} answer none of these problems",) if others else ()
     return Entrant(name, {key: _in_order(samples) for key, samples in found.items()}, notes=notes)
+
+
+def _named_by_folder(file: Path, path: Path, tasks: Sequence[Task]) -> tuple[Task, int] | None:
+    """CUDAHercules keeps an answer as TASK/sample_0/solution.cu."""
+    parts = file.relative_to(path).parts[:-1]
+    found = next((t for t in tasks if t.suite == "cudahercules" and t.key.rpartition("/")[2] in parts), None)
+    sample = next((int(m[1]) for part in parts if (m := re.fullmatch(r"(?:sample_|r)(\d+)", part))), 0)
+    return (found, sample) if found is not None and file.suffix in (".cu", ".py") else None
 
 
 def _plain(text: str) -> str:
@@ -164,7 +174,9 @@ def _run_folder(name: str, path: Path, tasks: Sequence[Task], baseline: Path | N
         claim = _claim(entry, _baseline_of(times, task)) if entry is not None else None
         found.setdefault(task.key, {})[sample] = _answer(name, task, file, sample, claim)
     if not found:
-        raise AnswersError(f"{path} is a KernelBench run without kernels for these problems; its files are level_1_problem_7_sample_0_kernel.py")
+        raise AnswersError(
+            f"{path} is a KernelBench run without kernels for these problems; its files are level_1_problem_7_sample_0_kernel.py"
+        )
     notes = (f"{others} kernels of {path.name} are for other problems",) if others else ()
     if not judged:
         notes += (f"{path.name} has no readable eval_results.json: there are no claims to compare with",)
@@ -273,9 +285,7 @@ def _cuda_l1(name: str, lines: Sequence[dict[str, Any]], tasks: Sequence[Task]) 
             empty += 1
             continue
         samples = found.setdefault(key, {})
-        samples[len(samples)] = Answer(
-            entrant=name, task=key, sample=len(samples), text=code, origin=f"task {key} of {name}", claim=claim
-        )
+        samples[len(samples)] = Answer(entrant=name, task=key, sample=len(samples), text=code, origin=f"task {key} of {name}", claim=claim)
     notes = []
     if empty:
         notes.append(f"{empty} tasks have no code: no improvement was found there")

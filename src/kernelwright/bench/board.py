@@ -12,6 +12,8 @@ from typing import Any
 
 from kernelwright.bench.answers import Entrant
 from kernelwright.bench.claims import ClaimSummary, Difference, differences, summaries
+from kernelwright.bench.opinion import Opinion
+from kernelwright.bench.opinion import load as load_opinions
 from kernelwright.bench.results import Facts, Result, Store, Task
 from kernelwright.bench.scores import STRONGEST, Row, Score, best_of, by, mean_pass_at_k, own_work, row_of, score
 from kernelwright.report.html import environment_view, save, template
@@ -70,7 +72,9 @@ class Standing:
 class Board:
     """All that was judged of these tasks and entrants."""
 
-    def __init__(self, suite: str, tasks: Sequence[Task], entrants: Sequence[Entrant], store: Store, asked: str, opinions: Path | None = None):
+    def __init__(
+        self, suite: str, tasks: Sequence[Task], entrants: Sequence[Entrant], store: Store, asked: str, opinions: Path | None = None
+    ):
         self.suite, self.tasks, self.entrants = suite, list(tasks), list(entrants)
         self.facts: dict[str, Facts] = {}
         for task in tasks:
@@ -87,6 +91,8 @@ class Board:
         by_workload = {f.workload: f for f in self.facts.values()}
         self.differences: list[Difference] = differences(self.results, by_workload)
         self.claims: list[ClaimSummary] = summaries(self.differences, entrants)
+        judged = {(r.answer, r.entrant, r.sample) for r in self.results}
+        self.opinions: list[Opinion] = [o for o in load_opinions(opinions) if (o.answer, o.entrant, o.sample) in judged] if opinions else []
 
     def _standing(self, e: Entrant) -> Standing:
         samples: dict[str, list[Result]] = {}
@@ -103,12 +109,7 @@ class Board:
                 rows.append(_missing(task, facts, "skipped", facts.task.skipped))
             else:
                 rows.append(_missing(task, facts, "no answer", ""))
-        costs: dict[str, float] = {}
-        for found in samples.values():
-            for r in found:
-                for name, value in r.costs.items():
-                    costs[name] = costs.get(name, 0.0) + value
-        return Standing(e.name, e.form, {t: found[0] for t, found in samples.items()}, rows, samples, e.notes, costs)
+        return Standing(e.name, e.form, {t: found[0] for t, found in samples.items()}, rows, samples, e.notes, e.costs)
 
     def best(self, s: Standing) -> Score:
         """Of the best of its samples on each task."""
@@ -158,6 +159,11 @@ class Board:
                         "reasons": d.reasons,
                     }
                     for d in self.differences
+                ],
+                "opinions": [
+                    {"task": o.task, "entrant": o.entrant, "sample": o.sample, "model": o.model, "opinion": o.opinion, "reasons": o.reasons}
+                    | {"quotes": o.quotes, "verdict": o.verdict}
+                    for o in self.opinions
                 ],
                 "problems": [self._task_data(t) for t in self.tasks],
             }
@@ -257,7 +263,8 @@ class Board:
             ranked=ranked,
             rivals=self.rivals,
             groupings=[
-                (name, [(k, [(s, score(by(s.sound, key).get(k, []))) for s in ranked]) for k in self._groups(key)]) for name, key in _GROUPINGS
+                (name, [(k, [(s, score(by(s.sound, key).get(k, []))) for s in ranked]) for k in self._groups(key)])
+                for name, key in _GROUPINGS
             ],
             problems=[(t, self.facts.get(t.key)) for t in self.tasks],
             refused=[r for r in self.results if r.status in ("wrong", "not compiled")],
@@ -297,7 +304,9 @@ def _missing(task: Task, facts: Facts, status: Any, skipped: str) -> Row:
 def expert_score(rows: Sequence[Row]) -> Score:
     """Against each task's own expert rival."""
     renamed = [
-        dataclasses.replace(r, ratios={"expert": r.ratios[r.expert]} if r.expert in r.ratios else {}) for r in rows if r.expert or r.status != "correct"
+        dataclasses.replace(r, ratios={"expert": r.ratios[r.expert]} if r.expert in r.ratios else {})
+        for r in rows
+        if r.expert or r.status != "correct"
     ]
     return score(renamed, "expert")
 

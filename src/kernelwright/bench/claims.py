@@ -109,7 +109,9 @@ def _reasons(r: Result, facts: Facts | None, measured: Comparison | None, rival:
     if measured is not None and rival in ("eager", "compile") and r.mode == "host-offline":
         reasons.append("ours is host time of single calls with cold buffers; published times are CUDA events around calls on warm ones")
     if measured is not None and rival in ("graph", "cudnn-benchmark"):
-        reasons.append("the published baseline is a program that a model wrote; ours is the reference itself, captured or under that setting")
+        reasons.append(
+            "the published baseline is a program that a model wrote; ours is the reference itself, captured or under that setting"
+        )
     if measured is not None and not reasons:
         reasons.append("another GPU, version of PyTorch, or precision of the baseline (fp32 here is without TF32)")
     return tuple(reasons)
@@ -146,4 +148,3 @@ def summaries(found: Sequence[Difference], entrants: Sequence[Entrant] = ()) -> 
             )
         )
     return rows
-

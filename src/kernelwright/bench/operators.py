@@ -303,4 +303,3 @@ class _Compilers:
     def __exit__(self, *_: object) -> None:
         for place, name, original in reversed(self._undo):
             setattr(place, name, original)
-

@@ -54,7 +54,7 @@ class Claim(Record, frozen=True, kw_only=True):
 class Answer(Record, frozen=True, kw_only=True):
     """What an entrant gives for a task."""
 
-    not_hashed = ("claim", "origin")
+    not_hashed = ("claim", "origin", "root")
 
     entrant: str
     task: str
@@ -66,6 +66,8 @@ class Answer(Record, frozen=True, kw_only=True):
     suffix: str = ".py"
     """What a file of that text would end in: .py (ModelNew), .cu, .cpp, .json."""
     origin: str = ""
+    root: str = ""
+    """CUDAHercules: the checkout, whose headers its sources include."""
     claim: Claim | None = None
 
 
@@ -136,8 +138,6 @@ class Result(Record, frozen=True, kw_only=True, tag="answer"):
     asked: str = ""
     """Id of what was asked for: rivals, modes, rounds. Another question is another result."""
     environment: Environment | None = None
-    costs: dict[str, float] = {}
-    """Of a model's answers: calls, tokens, dollars."""
 
     @property
     def key(self) -> tuple[str, ...]:

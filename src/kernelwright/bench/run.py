@@ -13,17 +13,19 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
+from pathlib import Path
 
 import msgspec
 
+from kernelwright.bench import hercules
 from kernelwright.bench.answers import Entrant
 from kernelwright.bench.results import Answer, Facts, Result, Store, Task, asked_id
-from kernelwright.bench.worker import Broken, Doing, Done, Opened, Order, Said
+from kernelwright.bench.worker import Broken, Doing, Done, Opened, Order, Prompt, Said
 from kernelwright.evaluate.evaluator import JudgeError
 from kernelwright.records import Environment
 from kernelwright.settings import child_environment, settings, writable
 from kernelwright.targets.processes import kill_group
-from kernelwright.targets.target import TargetUnavailable
+from kernelwright.targets.target import Peaks, TargetUnavailable
 
 OPEN_SECONDS = 240.0
 BASELINES = ("torch.compile", "families", "reference")
@@ -62,6 +64,7 @@ class Running:
         self._process: subprocess.Popen[bytes] | None = None
         self._pipe: Connection | None = None
         self.environment: Environment | None = None
+        self.peaks: Peaks | None = None
 
     def __enter__(self) -> Running:
         return self
@@ -95,10 +98,10 @@ class Running:
             self.stop()
             raise TargetUnavailable(said.message)
         assert isinstance(said, Opened)
-        self.environment = said.environment
+        self.environment, self.peaks = said.environment, said.peaks
         return said.environment
 
-    def ask(self, order: Order, seconds: float) -> Iterator[Facts | Result | Doing]:
+    def ask(self, order: Order, seconds: float) -> Iterator[Facts | Result | Doing | Prompt]:
         """What the worker says of an order, each within the seconds. Raises WorkerDied, after which another is started for the next."""
         self.start()
         assert self._pipe is not None
@@ -122,7 +125,7 @@ class Running:
                 case Doing(what=what):
                     doing = what
                     yield said
-                case Facts() | Result():
+                case Facts() | Result() | Prompt():
                     yield said
                 case Opened():
                     pass
@@ -188,7 +191,7 @@ def run(
                 continue
             if time.monotonic() > deadline:
                 return False
-            done += _one(task, answers, facts, store, worker, environment, options, lambda p: progress(p), done, total)
+            done += _one(task, answers, facts, store, worker, environment, options, progress, done, total)
     return True
 
 
@@ -229,6 +232,8 @@ def _one(
             for said in worker.ask(order, options.task_seconds):
                 if isinstance(said, Doing):
                     progress(Progress(done + steps, total, task, doing=said.what))
+                    continue
+                if isinstance(said, Prompt):
                     continue
                 store.append(said)
                 if isinstance(said, Facts):
@@ -275,9 +280,25 @@ def _lost(order: Order, answer: Answer, why: str, environment: Environment) -> R
     )
 
 
-def baseline(name: str, tasks: Sequence[Task]) -> Entrant:
-    """An entrant of BASELINES, which answers every task that can run. Raises ValueError for another name."""
+def baseline(name: str, tasks: Sequence[Task], path: Path | None = None) -> Entrant:
+    """An entrant of BASELINES, which answers every task that can run; or `expert`, CUDAHercules' own reference.cu of each task in the
+    checkout. Raises ValueError for another name."""
+    if name == "expert":
+        return Entrant(name, _experts(tasks, path), "baseline")
     if name not in BASELINES:
-        raise ValueError(f"no entrant {name!r}; choose from {', '.join(BASELINES)}")
+        raise ValueError(f"no entrant {name!r}; choose from {', '.join(BASELINES)}, and expert for cudahercules")
     able = [t for t in tasks if name != "reference" or (t.workload is not None and t.workload.source)]
     return Entrant(name, {t.key: (Answer(entrant=name, task=t.key, kind=name),) for t in able}, "baseline")
+
+
+def _experts(tasks: Sequence[Task], path: Path | None) -> dict[str, tuple[Answer, ...]]:
+    if path is None or any(t.suite != hercules.SUITE for t in tasks):
+        raise ValueError("the entrant expert is the reference.cu of CUDAHercules' tasks; use it with cudahercules --path CHECKOUT")
+    root, found = path.resolve(), {}
+    for task in tasks:
+        file = root / "tasks" / task.key / hercules.REFERENCE
+        file = file if file.is_file() else root / task.key / hercules.REFERENCE
+        if task.workload is not None and file.is_file():
+            text = file.read_text(encoding="utf-8", errors="replace")
+            found[task.key] = (Answer(entrant="expert", task=task.key, text=text, suffix=".cu", origin=file.name, root=str(root)),)
+    return found

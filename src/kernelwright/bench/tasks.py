@@ -17,16 +17,16 @@ GROUPS = {"1": "operator", "2": "fusion", "3": "architecture", "4": "model"}
 _NUMBERED = re.compile(r"^(\d+)_(.+)$")
 
 
-def tasks_of(suite: str, path: Path | None, dtype: str | None = None, workloads: Sequence[Workload] = ()) -> list[Task]:
-    """The tasks of `kernelbench:LEVEL` or `cudahercules` in a checkout at `path`, or of a suite that is given as its Workloads.
-    Raises ProblemError, one sentence with the fix."""
+def tasks_of(suite: str, path: Path | None, dtype: str | None = None, workloads: Sequence[Workload] = (), sm: int = 0) -> list[Task]:
+    """The tasks of `kernelbench:LEVEL` or `cudahercules` in a checkout at `path`, or of a suite that is given as its Workloads. `sm`:
+    of the GPU, 0 for none. Raises ProblemError, one sentence with the fix."""
     kind, _, level = suite.partition(":")
     if kind == KERNELBENCH:
         return kernelbench(level, path, dtype or "fp32")
     if kind == HERCULES:
         from kernelwright.bench.hercules import tasks
 
-        return tasks(path)
+        return tasks(path, sm)
     return [_own(suite, i, w) for i, w in enumerate(workloads, 1)]
 
 

@@ -17,23 +17,26 @@ import torch
 
 from kernelwright import rivals
 from kernelwright.archive import Archive
-from kernelwright.bench import operators
+from kernelwright.bench import hercules, operators
 from kernelwright.bench.results import Answer, Facts, Fault, Result, Task, Work
 from kernelwright.bench.tasks import domain_of
 from kernelwright.candidate_file import CandidateFileError, parse
 from kernelwright.evaluate.evaluator import Evaluator, JudgeError
 from kernelwright.evaluate.jobs import ALL_RUNGS, SCREEN_RUNGS, Job
+from kernelwright.evaluate.watched import find_tool
 from kernelwright.loop import Budget, NothingToTry, headline_mode, optimize
 from kernelwright.problems import ProblemError, problem_of
 from kernelwright.problems.kernelbench import KernelBench
 from kernelwright.problems.kernelbench_shrink import extent, shrunk
 from kernelwright.problems.lint import lint
 from kernelwright.problems.problem import Problem
+from kernelwright.propose import llm_prompt
+from kernelwright.propose.llm_answer import languages
 from kernelwright.records import DTYPES, Candidate, Environment, Origin, Outcome, Record, Trial, Workload
 from kernelwright.settings import settings
 from kernelwright.targets import usable
 from kernelwright.targets.processes import die_with_parent
-from kernelwright.targets.target import TargetUnavailable
+from kernelwright.targets.target import Peaks, TargetUnavailable
 
 MAX_FLOAT64 = 5
 """float64 tensors as large as inputs and outputs together that a whole reference with its error scale holds at one time."""
@@ -57,12 +60,24 @@ class Order(Record, frozen=True, kw_only=True):
     asked: str = ""
     search_seconds: float = 60.0
     """Of the entrant `families`."""
+    prompt: bool = False
+    """Nothing is judged: what a model would be told of the task is said."""
 
 
 class Opened(Record, frozen=True, kw_only=True, tag="opened"):
     """The device is open."""
 
     environment: Environment
+    peaks: Peaks
+
+
+class Prompt(Record, frozen=True, kw_only=True, tag="prompt"):
+    """What a model is told of a task."""
+
+    system: str
+    task: str
+    tags: tuple[str, ...]
+    """Of the languages that it may answer in."""
 
 
 class Doing(Record, frozen=True, kw_only=True, tag="doing"):
@@ -82,7 +97,7 @@ class Broken(Record, frozen=True, kw_only=True, tag="broken"):
     ours: bool = False
 
 
-Said = Opened | Doing | Done | Broken | Facts | Result
+Said = Opened | Prompt | Doing | Done | Broken | Facts | Result
 
 
 def rivals_for(w: Workload, target: str) -> tuple[str, ...]:
@@ -110,6 +125,7 @@ class Worker:
         self.evaluator = Evaluator(self.target)
         self.archive = Archive(settings().archive)
         self.environment = self.evaluator.environment
+        self.peaks = msgspec.convert(self.evaluator.peaks, Peaks)
         self.session = f"bench-{int(time.time())}"
 
     def close(self) -> None:
@@ -137,8 +153,13 @@ class Worker:
         except ProblemError as error:
             why = str(error)
             kind = "dependency" if "ModuleNotFoundError" in why or "ImportError" in why else "problem"
-            self._tell(order, Facts(task=task.replace(skipped=kind, why=why), workload=w.id, faults=self._faults(order, w), linted=order.lint))
+            self._tell(
+                order, Facts(task=task.replace(skipped=kind, why=why), workload=w.id, faults=self._faults(order, w), linted=order.lint)
+            )
             self._skip(order, kind, why)
+            return
+        if order.prompt:
+            self.send(self._prompt(w))
             return
         if facts is None or (order.lint and not facts.linted):
             facts = self._facts(order, w, problem)
@@ -157,6 +178,12 @@ class Worker:
         """Unless it is known."""
         if order.facts is None:
             self.send(facts)
+
+    def _prompt(self, w: Workload) -> Prompt:
+        device = self.target.facts()
+        choices = languages(w, device)
+        rules = llm_prompt.system(w, device, choices) if choices else ""
+        return Prompt(system=rules, task=llm_prompt.task(w, device, self.peaks, (), (), ()), tags=tuple(c.name for c in choices))
 
     def _skip(self, order: Order, kind: str, why: str) -> None:
         for answer in order.answers:
@@ -240,6 +267,8 @@ class Worker:
     # ------------------------------------------------------------------------------------------------------- an answer
 
     def _answer(self, order: Order, w: Workload, problem: Problem, answer: Answer) -> Result:
+        if order.task.suite == hercules.SUITE and answer.suffix == ".cu" and (why := self._no_nvcc()):
+            return self._result(order, answer, status="skipped", skipped="architecture", evidence=why)
         try:
             candidate = self._candidate(order, w, answer)
         except CandidateFileError as error:
@@ -260,6 +289,12 @@ class Worker:
         work, why = self._work(w, problem, candidate) if trial.verdict.ok else ("", "")
         return self._of(order, answer, problem, trial, work, why)
 
+    def _no_nvcc(self) -> str:
+        """Why a .cu file with host code cannot be compiled here."""
+        if self.target.kind != "cuda":
+            return f"it is CUDA with host code, and the target is {self.target.name}"
+        return "" if find_tool("nvcc") else "it is CUDA with host code, and nvcc is neither on PATH nor in the CUDA toolkit's bin folder"
+
     def _candidate(self, order: Order, w: Workload, answer: Answer) -> Candidate | None:
         origin = Origin(kind="file", name=answer.origin or answer.entrant)
         match answer.kind:
@@ -267,10 +302,15 @@ class Worker:
                 return Candidate(kind="rival", source="compile", origin=Origin(kind="rival", name="compile"))
             case "reference":
                 return Candidate(kind="python", source=f"{w.source}\nModelNew = Model\n", origin=origin)
+            case "unreadable":
+                raise CandidateFileError(answer.text)
             case "families":
                 budget = Budget(trials=64, seconds=order.search_seconds, finalists=1, confirm_rounds=9, confirm_seconds=2.0)
                 run = optimize(w, self.target, self.archive, budget=budget, rival_names=("eager",), evaluator=self.evaluator)
                 return run.winner.candidate if run.winner else None
+        if order.task.suite == hercules.SUITE and answer.suffix == ".cu" and "kernelwright-plan" not in answer.text:
+            command = (find_tool("nvcc") or "nvcc", *hercules.NVCC[1:])
+            return Candidate(kind="python", source=hercules.wrapped(answer.text, w, command, answer.root), origin=origin)
         return parse(answer.text, answer.suffix, w, origin)
 
     def _work(self, w: Workload, problem: Problem, candidate: Candidate) -> tuple[Work, str]:
@@ -319,7 +359,7 @@ class Worker:
             for name, v in trial.rivals.items()
             if name not in timed and verdict.ok
         }
-        floor, _ = msgspec.convert(self.evaluator.peaks, _peaks()).floor(problem.cost(trial.workload), mode) if trial.timings else (0.0, "")
+        floor, _ = self.peaks.floor(problem.cost(trial.workload), mode) if trial.timings else (0.0, "")
         memory, (whole, _) = self._memory(), self._needs(trial.workload)
         return self._result(
             order,
@@ -346,12 +386,6 @@ class Worker:
         return self._result(order, answer, status="skipped", skipped="memory" if memory else "problem", evidence=message[:500])
 
 
-def _peaks() -> type:
-    from kernelwright.targets.target import Peaks
-
-    return Peaks
-
-
 def orders(pipe: Connection) -> Iterator[Order]:
     while True:
         try:
@@ -371,7 +405,7 @@ def main(target: str, fd: int) -> int:
 
     try:
         worker = Worker(target, send)
-        send(Opened(environment=worker.environment))
+        send(Opened(environment=worker.environment, peaks=worker.peaks))
     except (TargetUnavailable, JudgeError, ValueError) as error:
         send(Broken(message=str(error)))
         return 1

@@ -51,7 +51,9 @@ def register(app: typer.Typer) -> None:
         ] = None,
         minutes: Annotated[float | None, typer.Option(min=0.1, help="With answers: end after so many; the same command goes on.")] = None,
         seconds: Annotated[float, typer.Option(min=0.1, help="Most seconds of sampling for each workload and mode.")] = 5.0,
-        patience: Annotated[float, typer.Option(min=10, help="With answers: a problem that says nothing for so many seconds is given up.")] = 900.0,
+        patience: Annotated[
+            float, typer.Option(min=10, help="With answers: a problem that says nothing for so many seconds is given up.")
+        ] = 900.0,
         lint: Annotated[bool, typer.Option(help="With answers: look for faults of each problem, once.")] = True,
         claimed_baseline: Annotated[
             Path | None, typer.Option(help="KernelBench's file of baseline times that a run folder's claims are about.")
@@ -61,7 +63,9 @@ def register(app: typer.Typer) -> None:
         ] = "",
         samples: Annotated[int, typer.Option(min=1, max=200, help="With --write pass: answers for each problem.")] = 5,
         turns: Annotated[int, typer.Option(min=1, max=50, help="With --write refine or tools: rounds for each problem.")] = 8,
-        judge: Annotated[bool, typer.Option("--llm-judge", help="A model reads each answer too; its opinion is shown, and decides nothing.")] = False,
+        judge: Annotated[
+            bool, typer.Option("--llm-judge", help="A model reads each answer too; its opinion is shown, and decides nothing.")
+        ] = False,
         fresh: Annotated[bool, typer.Option(help="With answers: forget what earlier runs in this folder found.")] = False,
         out: Annotated[Path, typer.Option(help="Folder for the report.")] = Path("kernelwright-out"),
         json_output: Json = False,

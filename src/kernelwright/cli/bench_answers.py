@@ -59,8 +59,9 @@ def bench(asked: Asked) -> None:
 
     screen = console(asked.json)
     folder = out_dir(asked.out)
-    target = open_target(asked.target).name
-    tasks = _tasks(asked, asking)
+    opened = open_target(asked.target)
+    target = opened.name
+    tasks = _tasks(asked, asking, opened.facts().sm)
     options = running.Options(
         rivals=asked.rivals,
         modes=asked_modes(asked.modes, target) if asked.modes else (),
@@ -72,7 +73,7 @@ def bench(asked: Asked) -> None:
     )
     _known_rivals(asked.rivals, tasks, target)
     entrants = [reading.read(text, tasks, asked.baseline) for text in asked.answers]
-    entrants += [running.baseline(name, tasks) for name in asked.entrants]
+    entrants += [running.baseline(name, tasks, asked.path) for name in asked.entrants]
     slug = asked.suite.replace(":", "-").replace("/", "-")
     store = Store(folder / f"bench-{slug}.jsonl")
     if asked.fresh:
@@ -108,14 +109,14 @@ def bench(asked: Asked) -> None:
         raise typer.Exit(NO_KERNEL)
 
 
-def _tasks(asked: Asked, asking: Any) -> list[Any]:
+def _tasks(asked: Asked, asking: Any, sm: int) -> list[Any]:
     kind = asked.suite.partition(":")[0]
     if kind not in ("kernelbench", "cudahercules"):
         workloads = workloads_of(asked.suite, asked.dtype, asked.layouts, limit=asked.limit)
         return asking.only(asking.tasks_of(asked.suite, None, workloads=workloads), asked.only)
     if asked.layouts:
         raise typer.BadParameter(f"{asked.suite} has no layouts; leave --layout out")
-    tasks = asking.only(asking.tasks_of(asked.suite, asked.path, asked.dtype), asked.only)
+    tasks = asking.only(asking.tasks_of(asked.suite, asked.path, asked.dtype, sm=sm), asked.only)
     return tasks[: asked.limit]
 
 
