@@ -1,4 +1,4 @@
-"""What is answered: a file, a folder of files, a KernelBench run folder, or CUDA-L1's released JSON lines. Nothing of an answer is executed.
+"""What is answered: a file, a folder of files, a KernelBench run folder, or CUDA-L1's released JSON lines. Nothing is executed here.
 
 A folder holds files named after the tasks: `7.py`, `7_anything.cu`, in `level1/` where several levels are answered, with
 `_sample_2` at the end for further samples. In a file that is not Python there is device code with its launch plan (`candidate_file`).

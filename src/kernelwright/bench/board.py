@@ -236,8 +236,8 @@ class Board:
             return ", ".join(parts) + ". No answer was both right and timed beside a rival."
         s = ranked[0]
         return (
-            f"{', '.join(parts)}. {s.entrant} leads: {s.score.correct} of {s.score.tasks} right, {s.score.wins} faster than every rival beyond the "
-            f"noise, {s.score.geomean:.2f}x the strongest rival as geometric mean; {s.score.ties} ties, {s.score.losses} slower."
+            f"{', '.join(parts)}. {s.entrant} leads: {s.score.correct} of {s.score.tasks} right, {s.score.wins} faster than every rival "
+            f"beyond the noise, {s.score.geomean:.2f}x the strongest rival as geometric mean; {s.score.ties} ties, {s.score.losses} slower."
         )
 
     def ranked(self) -> list[Standing]:

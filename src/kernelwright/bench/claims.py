@@ -16,7 +16,8 @@ from kernelwright.evaluate import stats
 from kernelwright.records import Comparison
 
 NEAR = 0.1
-"""A measured ratio within this share of the published one is called the same, whatever its interval: other GPUs and versions move it more."""
+"""A measured ratio within this share of the published one is called the same, whatever its interval: other GPUs and versions move it
+more."""
 
 
 @dataclass(frozen=True)
@@ -91,8 +92,8 @@ def _reasons(r: Result, facts: Facts | None, measured: Comparison | None, rival:
         reasons.append(f"{r.outcome}: {r.evidence}")
         if r.outcome == "WRONG_RESULT" and "normalised error" in r.evidence:
             reasons.append(
-                "the published check was torch.allclose with 1e-2 (CUDA-L1) or 1e-4 (KernelBench) on the file's own inputs; ours is relative "
-                "to what rounding explains, on several distributions"
+                "the published check was torch.allclose with 1e-2 (CUDA-L1) or 1e-4 (KernelBench) on the file's own inputs; ours is "
+                "relative to what rounding explains, on several distributions"
             )
     if r.status == "skipped":
         reasons.append(f"not run here ({r.skipped}): {r.evidence}")

@@ -64,9 +64,9 @@ def _task(file: Path, root: Path, number: int, sm: int) -> Task:
 
 
 _OTHERS = {
-    1: "an answer of class 1 is included into a program that draws its inputs, checks and times itself: it could print any figure, and there "
-    "are no tensors to check from outside; the suite experts has such kernels under our rules",
-    3: "an application of class 3 reports its own correctness or time; the suite experts has applications whose validators never trust that",
+    1: "an answer of class 1 is included into a program that draws its inputs, checks and times itself: it could print any figure, and "
+    "there are no tensors to check from outside; the suite experts has such kernels under our rules",
+    3: "an application of class 3 reports its own correctness or time; the suite experts has applications whose validators never trust it",
     4: "a challenge of class 4 has no path on which an answer is run and checked",
 }
 
@@ -187,6 +187,18 @@ def _built():
     return getattr(ctypes.CDLL(library), _signature[1])
 
 
+def _input_names():
+    """As get_inputs pairs them with tensors."""
+    text = {definition!r}.split("def get_inputs", 1)[1].split("def get_outputs", 1)[0]
+    return re.findall(r'\\(\\s*"(\\w+)"\\s*,', text)
+
+
+def _scalar(kind, value):
+    if kind in ("float", "double"):
+        return ctypes.c_float(value) if kind == "float" else ctypes.c_double(value)
+    return ctypes.c_int64(value) if "64" in kind or kind in ("long", "size_t") else ctypes.c_int(int(value))
+
+
 _launch = _built()
 _launch.restype = None
 
@@ -200,7 +212,7 @@ class ModelNew(torch.nn.Module):
 
     def forward(self, *tensors):
         if self.names is None:
-            self.names = [n for n in re.findall(r'\\(\\s*"(\\w+)"\\s*,', {definition!r}.split("def get_inputs", 1)[1].split("def get_outputs", 1)[0])]
+            self.names = _input_names()
         named = list(zip(self.names, tensors))
         outputs = _task["get_outputs"](named)
         found = dict(named) | dict(outputs)
@@ -218,8 +230,7 @@ class ModelNew(torch.nn.Module):
                 kept.append(tensor)
                 arguments.append(ctypes.c_void_p(tensor.data_ptr()))
             else:
-                value = _task["SCALAR_ARGS"][plain]
-                arguments.append(ctypes.c_float(value) if kind == "float" else ctypes.c_double(value) if kind == "double" else ctypes.c_int64(value) if "64" in kind or kind in ("long", "size_t") else ctypes.c_int(int(value)))
+                arguments.append(_scalar(kind, _task["SCALAR_ARGS"][plain]))
         _launch(*arguments)
         results = tuple(t.to(tensors[0].dtype) if t.is_floating_point() else t for _, t in outputs)
         return results if len(results) > 1 else results[0]

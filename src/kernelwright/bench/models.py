@@ -92,7 +92,7 @@ class Desk:
         request = Request(
             model=model,
             messages=tuple(messages),
-            max_tokens=self.client._options.answer_tokens,
+            max_tokens=settings().llm.answer_tokens,
             temperature=TEMPERATURE,
             sample=sample,
         )
@@ -177,7 +177,7 @@ def write(
     if not settings().llm.url:
         raise NoModel("--write needs an endpoint: set KERNELWRIGHT_LLM_URL and KERNELWRIGHT_LLM_MODELS (docs/learning.md)")
     client = Client(settings().llm, Calls(settings().llm_calls, f"bench-{time.strftime('%Y%m%d-%H%M%S')}-{uuid.uuid4().hex[:6]}"))
-    model = client.models[0]
+    model = next(iter(client.models))
     name = f"{model} {'pass@k' if way == 'pass' else way}"
     found: dict[str, tuple[Answer, ...]] = {}
     costs: dict[str, dict[str, float]] = {}

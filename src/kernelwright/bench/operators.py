@@ -39,16 +39,18 @@ SECONDS = 240.0
 MOST = 20_000
 """Operators that are written down; a loop over a long sequence has more."""
 _MOVES = {
-    "view", "_unsafe_view", "reshape", "_reshape_alias", "transpose", "t", "permute", "expand", "squeeze", "unsqueeze", "slice", "select",
-    "as_strided", "alias", "detach", "clone", "copy", "_to_copy", "contiguous", "lift_fresh", "empty", "empty_like", "empty_strided",
-    "new_empty", "new_empty_strided", "unbind", "split", "split_with_sizes", "chunk", "numpy_T", "movedim", "unfold", "flatten", "diagonal",
-    "zeros", "zeros_like", "ones", "full", "scalar_tensor", "fill", "zero", "resize", "set", "_pin_memory", "is_same_size", "_local_scalar_dense",
-    "to", "type_as", "conj", "real", "imag", "view_as_real", "view_as_complex", "record_stream",
+    "view", "_unsafe_view", "reshape", "_reshape_alias", "transpose", "t", "permute", "expand", "squeeze", "unsqueeze", "slice",
+    "select", "as_strided", "alias", "detach", "clone", "copy", "_to_copy", "contiguous", "lift_fresh", "empty", "empty_like",
+    "empty_strided", "new_empty", "new_empty_strided", "unbind", "split", "split_with_sizes", "chunk", "numpy_T", "movedim",
+    "unfold", "flatten", "diagonal", "zeros", "zeros_like", "ones", "full", "scalar_tensor", "fill", "zero", "resize", "set",
+    "_pin_memory", "is_same_size", "_local_scalar_dense", "to", "type_as", "conj", "real", "imag", "view_as_real",
+    "view_as_complex", "record_stream",
 }  # fmt: skip
 """Operators that move, allocate or cast, without a trailing underscore."""
 _SAME = {
     "convolution_overrideable": "convolution", "cudnn_convolution": "convolution", "mkldnn_convolution": "convolution",
-    "_convolution": "convolution", "conv2d": "convolution", "conv1d": "convolution", "conv3d": "convolution", "slow_conv_transpose2d": "convolution",
+    "_convolution": "convolution", "conv2d": "convolution", "conv1d": "convolution", "conv3d": "convolution",
+    "slow_conv_transpose2d": "convolution",
     "cudnn_batch_norm": "batch_norm", "native_batch_norm": "batch_norm", "_native_batch_norm_legit": "batch_norm",
     "_batch_norm_with_update": "batch_norm", "linear": "addmm",
 }  # fmt: skip

@@ -85,7 +85,7 @@ def ask(
     known = load(path)
     have = {(o.answer, o.entrant, o.sample, o.model) for o in known}
     results = {(r.entrant, r.task, r.sample, r.answer): r for r in store.results.values() if r.asked == asked}
-    model = client.models[0]
+    model = next(iter(client.models))
     for task in tasks:
         for answer in (a for e in entrants for a in e.answers.get(task.key, ())):
             result = results.get((answer.entrant, task.key, answer.sample, answer.id))

@@ -34,9 +34,7 @@ def register(app: typer.Typer) -> None:
         path: Annotated[Path | None, typer.Option(help="The checkout of KernelBench or CUDAHercules.")] = None,
         answers: Annotated[
             list[str] | None,
-            typer.Option(
-                help="Answers to be judged: [NAME=]PATH of a file, a folder, a KernelBench run or CUDA-L1's JSON lines. Several times: compared."
-            ),
+            typer.Option(help="Answers to be judged, in sets: [NAME=]PATH of a file, a folder, a KernelBench run or CUDA-L1's JSON lines."),
         ] = None,
         entrant: Annotated[list[str] | None, typer.Option(help="Baselines that enter: torch.compile, families, reference.")] = None,
         only: Annotated[list[str] | None, typer.Option(help="Problems: 7, 3-12, a part of a name; commas join them.")] = None,
@@ -51,9 +49,7 @@ def register(app: typer.Typer) -> None:
         ] = None,
         minutes: Annotated[float | None, typer.Option(min=0.1, help="With answers: end after so many; the same command goes on.")] = None,
         seconds: Annotated[float, typer.Option(min=0.1, help="Most seconds of sampling for each workload and mode.")] = 5.0,
-        patience: Annotated[
-            float, typer.Option(min=10, help="With answers: a problem that says nothing for so many seconds is given up.")
-        ] = 900.0,
+        patience: Annotated[float, typer.Option(min=10, help="With answers: seconds until a silent problem is given up.")] = 900.0,
         lint: Annotated[bool, typer.Option(help="With answers: look for faults of each problem, once.")] = True,
         claimed_baseline: Annotated[
             Path | None, typer.Option(help="KernelBench's file of baseline times that a run folder's claims are about.")

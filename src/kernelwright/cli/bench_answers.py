@@ -177,10 +177,8 @@ def show(screen: Any, board: Any) -> None:
         screen.print(f"not run, {kind}: {keys}: {why}", markup=False)
     for c in board.claims:
         counts = ", ".join(f"{n} {k}" for k, n in c.counts.items())
-        screen.print(
-            f"{c.entrant} against {c.rival}: published {figure(c.claimed)}, measured {figure(c.measured)} on the same {c.both} answers ({counts})",
-            markup=False,
-        )
+        said = f"published {figure(c.claimed)}, measured {figure(c.measured)}, on the same {c.both} answers ({counts})"
+        screen.print(f"{c.entrant} against {c.rival}: {said}", markup=False)
     for d in board.differences:
         if d.verdict != "reproduced" and len(board.differences) <= 40:
             measured = figure(d.measured.ratio) if d.measured else "–"

@@ -54,16 +54,16 @@ def _set(name: str, problem: Problem, w: Workload, inputs: Tensors, outputs: Ten
 
 @contextmanager
 def _setting(name: str) -> Iterator[None]:
-    cudnn, matmul = torch.backends.cudnn, torch.backends.cuda.matmul
-    before = cudnn.benchmark, cudnn.allow_tf32, matmul.allow_tf32
+    before = torch.backends.cudnn.benchmark, torch.backends.cudnn.allow_tf32, torch.backends.cuda.matmul.allow_tf32
     try:
         if name == "tf32":
-            cudnn.allow_tf32 = matmul.allow_tf32 = True
+            torch.backends.cudnn.allow_tf32 = True
+            torch.backends.cuda.matmul.allow_tf32 = True
         else:
-            cudnn.benchmark = True
+            torch.backends.cudnn.benchmark = True
         yield
     finally:
-        cudnn.benchmark, cudnn.allow_tf32, matmul.allow_tf32 = before
+        torch.backends.cudnn.benchmark, torch.backends.cudnn.allow_tf32, torch.backends.cuda.matmul.allow_tf32 = before
 
 
 def _channels_last(problem: Problem, w: Workload, inputs: Tensors, outputs: Tensors) -> Run:
