@@ -85,8 +85,9 @@ def _class2(task: Task, folder: Path) -> Task:
         return task.replace(skipped="dtype", why="its tensors are float64; kernelwright's Workloads end at fp32")
     if re.search(r"float8|torch\.int8|uint8|fp4", text):
         return task.replace(skipped="dtype", why="its tensors are of 8 bits or fewer, packed in a way that only its own program reads")
-    found = [_DTYPES[d] for d in re.findall(r"dtype\s*=\s*torch\.(\w+)", text) if d in _DTYPES]
-    dtype = max(set(found), key=lambda d: (found.count(d), d)) if found else "fp32"
+    # the first input's type; tensors of another floating type are cast to it, and back where the host function declares float
+    drawn = text[text.index("def get_inputs") :]
+    dtype = next((_DTYPES[d] for d in re.findall(r"dtype\s*=\s*torch\.(\w+)", drawn) if d in _DTYPES), "fp32")
     return task.replace(workload=Workload(problem=f"kernelbench:{folder.name}", axes={}, dtype=dtype, source=text + _ADAPTER))
 
 
