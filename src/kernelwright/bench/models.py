@@ -21,7 +21,7 @@ from kernelwright.archive import Archive
 from kernelwright.bench.answers import Entrant
 from kernelwright.bench.results import Answer, Result, Store, Task
 from kernelwright.bench.run import Options, Progress, Running, WorkerDied
-from kernelwright.bench.worker import Doing, Facts, Order, Prompt
+from kernelwright.bench.worker import Facts, Order, Prompt
 from kernelwright.evaluate.profile import Profiler
 from kernelwright.propose import exemplars_report, llm_prompt
 from kernelwright.propose.llm_answer import AnswerError, languages, read
@@ -118,9 +118,10 @@ class Desk:
         """None where the task cannot be loaded, or nothing can be written for it."""
         order = Order(task=task, answers=(), lint=False, prompt=True)
         try:
-            found = next((s for s in self.worker.ask(order, self.options.task_seconds) if isinstance(s, Prompt)), None)
+            said = list(self.worker.ask(order, self.options.task_seconds))  # to its end: what is left would be taken for the next answer
         except WorkerDied:
             return None
+        found = next((s for s in said if isinstance(s, Prompt)), None)
         return found if found is not None and found.system else None
 
     def judge(self, task: Task, answer: Answer) -> Result:
@@ -132,16 +133,13 @@ class Desk:
         order = Order(task=task, answers=(answer,), rivals=("eager",), rounds=7, seconds=1.0, lint=False, asked=DRAFT)
         order = order.replace(facts=Facts(task=task, workload=workload))
         try:
-            for said in self.worker.ask(order, self.options.task_seconds):
-                if isinstance(said, Result):
-                    self.store.append(said)
-                    return said
-                if isinstance(said, Doing):
-                    continue
+            found = next((s for s in list(self.worker.ask(order, self.options.task_seconds)) if isinstance(s, Result)), None)
+            if found is not None:
+                self.store.append(found)
+                return found
+            why = "the worker said nothing of it"
         except WorkerDied as error:
             why = str(error)
-        else:
-            why = "the worker said nothing of it"
         return Result(
             suite=task.suite,
             task=task.key,
