@@ -79,7 +79,12 @@ def run_folder(tmp_path):
     for problem, sample in ((1, 0), (1, 1), (3, 0), (99, 0)):
         (folder / f"level_1_problem_{problem}_sample_{sample}_kernel.py").write_text(f"# {problem} {sample}")
     good = {"compiled": True, "correctness": True, "runtime": 0.5, "runtime_stats": {"mean": 0.5}, "metadata": {"hardware": "H100"}}
-    bad = {"compiled": True, "correctness": False, "runtime": -1.0, "metadata": {"max_difference": "3", "correctness_issue": "Output mismatch"}}
+    bad = {
+        "compiled": True,
+        "correctness": False,
+        "runtime": -1.0,
+        "metadata": {"max_difference": "3", "correctness_issue": "Output mismatch"},
+    }
     results = {"1": [good | {"sample_id": 0, "ref_runtime": 1.0}, good | {"sample_id": 1}], "3": [bad | {"sample_id": 0}]}
     (folder / "eval_results.json").write_text(json.dumps(results))
     return folder

@@ -1,4 +1,4 @@
-"""The verb on the CPU target, from files to the leaderboard: right, wrong, cheating and flags-only answers, faults of problems, resuming."""
+"""The verb on the CPU target, from files to the leaderboard: right, wrong, cheating and flags-only answers, faulty problems, resuming."""
 
 from __future__ import annotations
 
@@ -10,23 +10,39 @@ from pathlib import Path
 
 import pytest
 
-from kernelwright.bench.results import Facts, Result, Store
+from kernelwright.bench import run as running
+from kernelwright.bench.answers import Entrant
+from kernelwright.bench.results import Answer, Facts, Result, Store, Task
+from kernelwright.bench.run import Options, run
+from kernelwright.records import Workload
 
 ANSWERS = Path(__file__).parents[2] / "examples" / "kernelbench-answers"
+running_class = running.Running
 QUICK = ("--target", "cpu", "--rival", "eager", "--rounds", "5", "--seconds", "0.3")
 
 
 def bench(level: Path, *words: str, home: Path) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "kernelwright", "bench", "kernelbench:1", "--path", str(level), *QUICK, *words, "--out", str(home / "out")]
+    command = [
+        sys.executable,
+        "-m",
+        "kernelwright",
+        "bench",
+        "kernelbench:1",
+        "--path",
+        str(level),
+        *QUICK,
+        *words,
+        "--out",
+        str(home / "out"),
+    ]
     return subprocess.run(command, capture_output=True, text=True, timeout=300, env=os.environ | {"KERNELWRIGHT_HOME": str(home)})
 
 
 def test_answers_from_files_to_the_leaderboard(level, home):
-    (level / "level1" / "7_Hangs.py").write_text("import time\ntime.sleep(1000)\n")
     (level / "level1" / "8_Broken.py").write_text("import nowhere\n")
     sets = [f"{name}={ANSWERS / name}" for name in ("right", "wrong", "cheating", "flags-only")]
     words = [w for s in sets for w in ("--answers", s)]
-    done = bench(level, *words, "--patience", "10", "--json", home=home)
+    done = bench(level, *words, "--json", home=home)
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
     problems = {p["task"]: p for p in found["problems"]}
@@ -38,7 +54,6 @@ def test_answers_from_files_to_the_leaderboard(level, home):
     assert answers["wrong"]["outcome"] == "WRONG_RESULT" and answers["cheating"]["status"] == "wrong"
     assert problems["1/6"]["degenerate"] and "zeros-pass" in [f["rule"] for f in problems["1/6"]["lint"]]
     reasons = {s["tasks"]: (s["reason"], s["why"]) for s in found["skipped"]}
-    assert reasons["1/7"][0] == "time" and "nothing happened for 10 s" in reasons["1/7"][1]
     assert reasons["1/8"][0] == "dependency" and "nowhere" in reasons["1/8"][1]
     scores = {e["entrant"]: e for e in found["entrants"]}
     assert scores["right"]["score"]["tasks"] == 1 and scores["right"]["score"]["correct"] == 1, "the sound problem that can run"
@@ -49,15 +64,68 @@ def test_answers_from_files_to_the_leaderboard(level, home):
     assert "flags only" in page and "degenerate" in page and "<script" not in page
     # again: everything is known; a new set is judged alone
     before = Path(found["results"]).read_bytes()
-    again = bench(level, *words, "--patience", "10", home=home)
+    again = bench(level, *words, home=home)
     assert again.returncode == 0 and Path(found["results"]).read_bytes() == before
-    assert "not run, time: 1/7" in again.stdout and "degenerate, scored apart: 1/6" in again.stdout
+    assert "not run, dependency: 1/8" in again.stdout and "degenerate, scored apart: 1/6" in again.stdout
+
+
+HANGING = """
+import json, sys, time
+from multiprocessing.connection import Connection
+pipe = Connection(int(sys.argv[2]))
+def say(**x): pipe.send_bytes(json.dumps(x).encode())
+here = {"target": "cpu", "device": "x"}
+say(type="opened", environment=here, peaks={"flops": {"fp32": 1.0}, "bandwidth_cold": 1.0, "bandwidth_warm": 1.0})
+while True:
+    order = json.loads(pipe.recv_bytes())
+    task, w = order["task"], order["task"]["name"].split()[-1]
+    say(type="doing", what="the work")
+    if order["facts"] is None:
+        if "hangs at once" in task["name"]:
+            time.sleep(1000)
+        say(type="task", task=task, workload=w)
+    for a in order["answers"]:
+        if a["text"] == "hangs": time.sleep(1000)
+        if a["text"] == "dies": sys.exit(3)
+        say(type="answer", suite="s", task=a["task"], workload=w, entrant=a["entrant"], answer=a["origin"], sample=a["sample"],
+            status="correct", environment=here, asked=order["asked"])
+    say(type="done")
+"""
+
+
+def test_a_task_that_hangs_or_dies_ends_nothing_but_itself(tmp_path, monkeypatch):
+    """A worker that does as it is told, in a real process."""
+    (tmp_path / "hanging.py").write_text(HANGING)
+    monkeypatch.setenv("PYTHONPATH", f"{tmp_path}{os.pathsep}{os.environ.get('PYTHONPATH', '')}")
+    monkeypatch.setattr(running, "Running", lambda target: running_class(target, "hanging"))
+    workloads = [Workload(problem="gemm", axes={"M": i, "N": 1, "K": 1}) for i in (1, 2, 3)]
+    names = ("plain", "hangs at once", "plain")
+    tasks = [
+        Task(suite="s", key=str(i), number=i, name=f"{name} {w.id}", workload=w)
+        for i, (name, w) in enumerate(zip(names, workloads, strict=True), 1)
+    ]
+
+    def answer(task: Task, sample: int, text: str) -> Answer:
+        made = Answer(entrant="e", task=task.key, sample=sample, text=text)
+        return made.replace(origin=made.id)  # which takes no part in the id
+
+    texts = ("good", "hangs", "dies", "good again")
+    answers = {t.key: tuple(answer(t, i, x) for i, x in enumerate(texts)) for t in tasks}
+    store = Store(tmp_path / "r.jsonl")
+    assert run(tasks, [Entrant("e", answers)], store, "cpu", Options(task_seconds=2.0))
+    found = {(r.task, r.sample): (r.status, r.skipped) for r in store.results.values()}
+    lost = ("skipped", "time")
+    assert [found["1", i] for i in range(4)] == [("correct", ""), lost, lost, ("correct", "")]
+    assert all(found["2", i] == lost for i in range(4)) and [found["3", i][0] for i in (0, 3)] == ["correct", "correct"]
+    why = {r.sample: r.evidence for r in store.results.values() if r.task == "1"}
+    assert "nothing happened for 2 s (during: the work)" in why[1] and "code 3" in why[2]
+    assert not run(tasks, [Entrant("f", {k: v[:1] for k, v in answers.items()})], store, "cpu", Options(minutes=0.0)), (
+        "no time: not finished"
+    )
 
 
 def test_the_files_that_a_run_leaves_can_be_read(tmp_path):
     store = Store(tmp_path / "x" / "bench.jsonl")
-    from kernelwright.bench.results import Task
-
     task = Task(suite="kernelbench:1", key="1/1")
     store.append(Facts(task=task, workload="w"))
     store.append(Result(suite="kernelbench:1", task="1/1", workload="w", entrant="e", status="no answer"))

@@ -96,7 +96,9 @@ def test_refining_goes_on_from_what_went_wrong(task, endpoint, tmp_path):
     worker = Told(("not compiled", "line 3: no"), ("correct", "fine"), ("wrong", "worse"))
     with serving(*(code(f"{RIGHT}// {i}") for i in range(3))) as server:
         endpoint(server)
-        found = models._refine(desk(worker, tmp_path, server), task, Prompt(system="r", task="t", tags=()), "writer", "w", 3, models.Spent())
+        found = models._refine(
+            desk(worker, tmp_path, server), task, Prompt(system="r", task="t", tags=()), "writer", "w", 3, models.Spent()
+        )
         told = [[m["content"] for m in body["messages"]] for body in server.requests]
     assert [a.text for a in found] == [f"{RIGHT}// 1\n"], "the best of the conversation, not the last"
     assert "line 3: no" in told[1][-1] and len(told[2]) == 4 and "Your kernel is right" in told[2][-1]

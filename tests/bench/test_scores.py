@@ -140,7 +140,9 @@ def test_domains_and_choosing_tasks():
     assert domain_of(["convolution", "relu", "mean"]) == "convolution"
     assert domain_of(["mm", "add", "_softmax"]) == "matrix product" and domain_of(["_softmax"]) == "softmax"
     assert domain_of(["native_layer_norm"]) == "normalisation" and domain_of(["mul", "tanh"]) == "element-wise" and domain_of([]) == ""
-    tasks = [Task(suite="kernelbench:1", key=f"1/{i}", number=i, name=n) for i, n in ((1, "Matrix product"), (4, "Convolution"), (12, "Sum"))]
+    tasks = [
+        Task(suite="kernelbench:1", key=f"1/{i}", number=i, name=n) for i, n in ((1, "Matrix product"), (4, "Convolution"), (12, "Sum"))
+    ]
     assert [t.number for t in only(tasks, ["2-12"])] == [4, 12] and [t.number for t in only(tasks, ["1,conv"])] == [1, 4]
     with pytest.raises(ProblemError, match="names no problem"):
         only(tasks, ["7"])

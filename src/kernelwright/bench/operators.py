@@ -11,15 +11,19 @@ What this does NOT protect against: an answer that knows of it and forges its ow
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import json
 import os
 import select
 import signal
+import socket
 import sys
 import tempfile
 import time
 import types
+from collections.abc import Sequence
 from dataclasses import dataclass
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +31,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from kernelwright.bench.results import Work
+from kernelwright.problems import problem_of
 from kernelwright.problems.kernelbench import KernelBench
 from kernelwright.records import Workload
 from kernelwright.settings import answer_environment, replace_environment
@@ -129,8 +134,55 @@ def _inputs(problem: KernelBench, w: Workload, device: str) -> Any:
 # ------------------------------------------------------------------------------------------------------------- the child
 
 
-def watch(source: str, problem: KernelBench, w: Workload, device: str, seconds: float = SECONDS) -> Seen:
-    """Runs both in a forked, confined child of this process, which must not have touched a GPU. Never raises for what the answer does."""
+class Watcher:
+    """A process that forks one for each answer. It is forked itself before anything touches a GPU, as CUDA does not survive a fork; so
+    PyTorch is imported once for all. `close_in_it`: file descriptors of this process that it must not keep."""
+
+    def __init__(self, close_in_it: Sequence[int] = ()):
+        ours, theirs = socket.socketpair()
+        self._pid = os.fork()
+        if self._pid == 0:
+            try:
+                die_with_parent()
+                ours.close()
+                for fd in close_in_it:
+                    os.close(fd)
+                _watching(Connection(theirs.detach()))
+            finally:
+                os._exit(0)
+        theirs.close()
+        self._pipe = Connection(ours.detach())
+
+    def watch(self, source: str, w: Workload, device: str, seconds: float = SECONDS) -> Seen:
+        """Runs an answer and its reference in a confined process. Never raises for what the answer does."""
+        try:
+            self._pipe.send_bytes(json.dumps([source, w.to_json(), device, seconds]).encode())
+            if not self._pipe.poll(seconds + 30):
+                return Seen(error="the process that watches does not answer")
+            return _seen(self._pipe.recv_bytes())
+        except (OSError, EOFError) as error:
+            return Seen(error=f"the process that watches is gone ({type(error).__name__})")
+
+    def close(self) -> None:
+        self._pipe.close()
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(self._pid, signal.SIGKILL)
+        with contextlib.suppress(ChildProcessError):
+            os.waitpid(self._pid, 0)
+
+
+def _watching(pipe: Connection) -> None:
+    while True:
+        try:
+            source, workload, device, seconds = json.loads(pipe.recv_bytes())
+        except (EOFError, OSError):
+            return
+        seen = _watched(source, Workload.from_json(workload), device, seconds)
+        pipe.send_bytes(json.dumps(dataclasses.asdict(seen)).encode())
+
+
+def _watched(source: str, w: Workload, device: str, seconds: float) -> Seen:
+    """In a forked, confined child of this process."""
     read, write = os.pipe()
     with tempfile.TemporaryDirectory(prefix="kernelwright-", ignore_cleanup_errors=True) as private:
         pid = os.fork()
@@ -138,7 +190,7 @@ def watch(source: str, problem: KernelBench, w: Workload, device: str, seconds: 
             code = 1
             try:
                 os.close(read)
-                _child(write, source, problem, w, device, Path(private))
+                _child(write, source, w, device, Path(private))
                 code = 0
             except BaseException as error:
                 _say(write, {"error": f"{type(error).__name__}: {error}"[:500]})
@@ -169,6 +221,10 @@ def _hear(pipe: int, deadline: float, seconds: float) -> Seen:
         data += more
         if len(data) > 8 << 20:
             return Seen(error="it wrote more than a trace")
+    return _seen(bytes(data))
+
+
+def _seen(data: bytes) -> Seen:
     try:
         found = json.loads(data)
         lists = {k: tuple(str(x) for x in found.get(k, ())) for k in ("reference", "answer", "flags", "kernels")}
@@ -185,7 +241,7 @@ def _end(pid: int) -> None:
     os.waitpid(pid, 0)
 
 
-def _child(pipe: int, source: str, problem: KernelBench, w: Workload, device: str, private: Path) -> None:
+def _child(pipe: int, source: str, w: Workload, device: str, private: Path) -> None:
     os.setsid()
     die_with_parent()
     tempfile.tempdir = str(private)
@@ -202,7 +258,7 @@ def _child(pipe: int, source: str, problem: KernelBench, w: Workload, device: st
         toolkits += [*Path("/usr/local").glob("cuda*"), "/proc/driver", "/proc/devices", "/sys/module"]
     sandbox.restrict(private, toolkits, memory=None if gpu else sandbox.MEMORY, devices=devices, programs=gpu)
     sandbox.seal(processes=gpu)  # on the CPU nothing of an answer starts a program
-    _say(pipe, _both(source, problem, w, device))
+    _say(pipe, _both(source, w, device))
 
 
 def _close_all_but(pipe: int) -> None:
@@ -212,9 +268,11 @@ def _close_all_but(pipe: int) -> None:
                 os.close(fd)
 
 
-def _both(source: str, problem: KernelBench, w: Workload, device: str) -> dict[str, Any]:
+def _both(source: str, w: Workload, device: str) -> dict[str, Any]:
     torch.set_num_threads(1)
     match_precision()
+    problem = problem_of(w)
+    assert isinstance(problem, KernelBench)
     reference = list(reference_operators(problem, w, device))
     before, watched = _settings(), _Compilers()
     module = types.ModuleType("answer")

@@ -44,6 +44,7 @@ class Options:
     task_seconds: float = 900.0
     """The watchdog's patience with one step of a task: an answer with all its rivals, or the lint."""
     lint: bool = True
+    operators: bool = True
     minutes: float = math.inf
     search_seconds: float = 60.0
 
@@ -59,8 +60,8 @@ class WorkerDied(RuntimeError):
 class Running:
     """A worker process. Use as a context manager."""
 
-    def __init__(self, target: str):
-        self._target = target
+    def __init__(self, target: str, module: str = "kernelwright.bench.worker"):
+        self._command = [sys.executable, "-m", module, target]
         self._process: subprocess.Popen[bytes] | None = None
         self._pipe: Connection | None = None
         self.environment: Environment | None = None
@@ -80,7 +81,7 @@ class Running:
         log = writable(settings().home) / "bench-worker.log"
         with log.open("ab") as output:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "kernelwright.bench.worker", self._target, str(theirs.fileno())],
+                [*self._command, str(theirs.fileno())],
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,
                 stdout=output,
@@ -134,14 +135,14 @@ class Running:
         assert self._pipe is not None
         try:
             if not self._pipe.poll(seconds):
-                self.stop()
+                self.stop(patience=0.0)
                 raise WorkerDied(f"nothing happened for {seconds:.0f} s")
             return msgspec.json.decode(self._pipe.recv_bytes(), type=Said)
         except (EOFError, ConnectionResetError):
             code = self.stop()
             raise WorkerDied(f"the worker ended with code {code}") from None
 
-    def stop(self) -> int:
+    def stop(self, patience: float = 5.0) -> int:
         """The judge that it started ends with it."""
         process, self._process = self._process, None
         if self._pipe is not None:
@@ -150,7 +151,7 @@ class Running:
         if process is None:
             return 0
         try:
-            return process.wait(timeout=5)  # an idle one ends when its pipe closes
+            return process.wait(timeout=patience)  # an idle one ends when its pipe closes
         except subprocess.TimeoutExpired:
             kill_group(process.pid)
             return process.wait()
@@ -225,6 +226,7 @@ def _one(
             seconds=options.seconds,
             facts=facts,
             lint=options.lint,
+            operators=options.operators,
             asked=options.asked,
             search_seconds=options.search_seconds,
         )

@@ -57,6 +57,8 @@ class Order(Record, frozen=True, kw_only=True):
     facts: Facts | None = None
     """Known from an earlier run."""
     lint: bool = True
+    operators: bool = True
+    """Whether answers are run once more, to see which operators they execute."""
     asked: str = ""
     search_seconds: float = 60.0
     """Of the entrant `families`."""
@@ -119,7 +121,8 @@ def mode_of(kind: str, target: str, modes: tuple[str, ...]) -> str:
 
 
 class Worker:
-    def __init__(self, target: str, send: Callable[[Said], None]):
+    def __init__(self, target: str, send: Callable[[Said], None], watcher: operators.Watcher):
+        self.watcher = watcher
         self.target = usable(target)
         self.send = send
         self.evaluator = Evaluator(self.target)
@@ -129,7 +132,8 @@ class Worker:
         self.session = f"bench-{int(time.time())}"
 
     def close(self) -> None:
-        """Ends the judge."""
+        """Ends the judge and the watcher."""
+        self.watcher.close()
         self.evaluator.close()
         self.archive.close()
 
@@ -286,7 +290,7 @@ class Worker:
                 order, answer, status="skipped", skipped="rival", kind=candidate.kind, evidence="this rival cannot run the problem here"
             )
         self.archive.append(trial)
-        work, why = self._work(w, problem, candidate) if trial.verdict.ok else ("", "")
+        work, why = self._work(w, problem, candidate) if trial.verdict.ok and order.operators else ("", "")
         return self._of(order, answer, problem, trial, work, why)
 
     def _no_nvcc(self) -> str:
@@ -319,7 +323,7 @@ class Worker:
         if candidate.kind != "python" or not isinstance(problem, KernelBench):
             return operators.Seen().work("device code")
         device = "cuda" if self.target.kind == "cuda" else "cpu"
-        return operators.watch(candidate.source, problem, w, device).work()
+        return self.watcher.watch(candidate.source, w, device).work()
 
     def _judged(self, order: Order, w: Workload, candidate: Candidate) -> Trial | None:
         modes = order.modes or modes_for(self.target.name)
@@ -398,13 +402,14 @@ def main(target: str, fd: int) -> int:
     die_with_parent()
     # a process that has started an OpenMP pool cannot fork children that use OpenMP
     torch.set_num_threads(1)
+    watcher = operators.Watcher(close_in_it=[fd])
     pipe = Connection(fd)
 
     def send(said: Said) -> None:
         pipe.send_bytes(msgspec.json.encode(said))
 
     try:
-        worker = Worker(target, send)
+        worker = Worker(target, send, watcher)
         send(Opened(environment=worker.environment, peaks=worker.peaks))
     except (TargetUnavailable, JudgeError, ValueError) as error:
         send(Broken(message=str(error)))

@@ -51,6 +51,10 @@ def register(app: typer.Typer) -> None:
         seconds: Annotated[float, typer.Option(min=0.1, help="Most seconds of sampling for each workload and mode.")] = 5.0,
         patience: Annotated[float, typer.Option(min=10, help="With answers: seconds until a silent problem is given up.")] = 900.0,
         lint: Annotated[bool, typer.Option(help="With answers: look for faults of each problem, once.")] = True,
+        lint_only: Annotated[
+            bool, typer.Option(help="Judge nothing: only look for faults, which later runs in the same folder know.")
+        ] = False,
+        operators: Annotated[bool, typer.Option(help="With answers: watch which operators of PyTorch a right one executes.")] = True,
         claimed_baseline: Annotated[
             Path | None, typer.Option(help="KernelBench's file of baseline times that a run folder's claims are about.")
         ] = None,
@@ -91,6 +95,8 @@ def register(app: typer.Typer) -> None:
                     minutes=minutes,
                     task_seconds=patience,
                     lint=lint,
+                    lint_only=lint_only,
+                    operators=operators,
                     baseline=claimed_baseline,
                     out=out,
                     fresh=fresh,

@@ -33,6 +33,8 @@ class Asked:
     minutes: float | None
     task_seconds: float
     lint: bool
+    lint_only: bool
+    operators: bool
     baseline: Path | None
     out: Path
     fresh: bool
@@ -68,7 +70,8 @@ def bench(asked: Asked) -> None:
         rounds=asked.rounds,
         seconds=asked.seconds,
         task_seconds=asked.task_seconds,
-        lint=asked.lint,
+        lint=asked.lint or asked.lint_only,
+        operators=asked.operators,
         minutes=math.inf if asked.minutes is None else asked.minutes,
     )
     _known_rivals(asked.rivals, tasks, target)
@@ -83,7 +86,7 @@ def bench(asked: Asked) -> None:
         from kernelwright.bench import models
 
         entrants.append(models.write(asked.write, tasks, store, target, options, asked.samples, asked.turns, _lines(screen)))
-    if not entrants:
+    if not entrants and not asked.lint_only:
         entrants = [running.baseline("torch.compile", tasks)]
     names = [e.name for e in entrants]
     if twice := next((n for n in names if names.count(n) > 1), None):
@@ -105,7 +108,7 @@ def bench(asked: Asked) -> None:
         if not finished:
             screen.print("the minutes are over; the same command goes on from here")
         screen.print(f"report: {page}", markup=False)
-    if not any(r.status == "correct" for r in board.results):
+    if entrants and not any(r.status == "correct" for r in board.results):
         raise typer.Exit(NO_KERNEL)
 
 
