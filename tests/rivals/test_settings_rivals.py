@@ -56,7 +56,7 @@ def test_a_setting_holds_during_the_call_and_the_results_are_the_references(conv
     problem = problem_of(w)
     runs, setup = rivals.load(name, w, buffers.bounds)
     assert setup is None and len(runs) == 2
-    log = problem.model.forward.__globals__["SEEN"]
+    log = type(problem.model).forward.__globals__["SEEN"]
     before = (torch.backends.cudnn.benchmark, torch.backends.cudnn.allow_tf32, torch.backends.cuda.matmul.allow_tf32)
     torch.backends.cudnn.allow_tf32 = False
     try:
@@ -77,10 +77,20 @@ def test_weights_are_stored_anew_where_they_have_changed(convolution):
     w, buffers = convolution
     (run, _), _ = rivals.load("channels-last", w, buffers.bounds)
     run.prepare()
-    first = run.call()["y0"].clone()
+    first = run.call().clone()
     buffers.inputs(0)["conv_weight"].mul_(2.0)
+    assert torch.equal(run.call(), first), "stored outside the clock"
     run.prepare()
-    assert not torch.allclose(run.call()["y0"], first)
+    assert not torch.allclose(run.call(), first)
+
+
+def test_eager_is_bound_to_its_set_of_buffers(convolution):
+    w, buffers = convolution
+    runs, _ = rivals.load("eager", w, buffers.bounds)
+    buffers.inputs(1)["conv_weight"].mul_(3.0)
+    for i, run in enumerate(runs):
+        run.store(run.call())
+        assert torch.allclose(buffers.outputs(i)["y0"].double(), problem_of(w).reference(w, buffers.inputs(i))["y0"], atol=1e-5)
 
 
 def test_where_they_are_rivals(tmp_path, convolution):
