@@ -20,7 +20,7 @@ import msgspec
 from kernelwright.bench import hercules
 from kernelwright.bench.answers import Entrant
 from kernelwright.bench.results import Answer, Facts, Result, Store, Task, asked_id
-from kernelwright.bench.worker import Broken, Doing, Done, Opened, Order, Prompt, Said
+from kernelwright.bench.worker import LOADING, Broken, Doing, Done, Opened, Order, Prompt, Said
 from kernelwright.evaluate.evaluator import JudgeError
 from kernelwright.records import Environment
 from kernelwright.settings import child_environment, settings, writable
@@ -28,6 +28,8 @@ from kernelwright.targets.processes import kill_group
 from kernelwright.targets.target import Peaks, TargetUnavailable
 
 OPEN_SECONDS = 240.0
+LOADING_SECONDS = 300.0
+"""Of importing a problem's file and making its module; then `Options.task_seconds` holds."""
 BASELINES = ("torch.compile", "families", "reference")
 """Entrants that need no files: the compiled reference, the best kernel that our own families' search finds, and the reference's own text as
 an answer, which should tie."""
@@ -41,7 +43,7 @@ class Options:
     modes: tuple[str, ...] = ()
     rounds: int = 15
     seconds: float = 5.0
-    task_seconds: float = 900.0
+    task_seconds: float = 1800.0
     """The watchdog's patience with one step of a task: an answer with all its rivals, or the lint."""
     lint: bool = True
     operators: bool = True
@@ -114,7 +116,7 @@ class Running:
             raise WorkerDied("the worker was gone") from None
         while True:
             try:
-                said = self._hear(seconds)
+                said = self._hear(min(seconds, LOADING_SECONDS) if doing == LOADING else seconds)
             except WorkerDied as error:
                 raise WorkerDied(f"{error} (during: {doing})") from None
             match said:

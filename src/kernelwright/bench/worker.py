@@ -21,7 +21,7 @@ from kernelwright.bench import hercules, operators
 from kernelwright.bench.results import Answer, Facts, Fault, Result, Task, Work
 from kernelwright.bench.tasks import domain_of
 from kernelwright.candidate_file import CandidateFileError, parse
-from kernelwright.evaluate.evaluator import Evaluator, JudgeError
+from kernelwright.evaluate.evaluator import NOTE_SECONDS, Evaluator, JudgeError
 from kernelwright.evaluate.jobs import ALL_RUNGS, SCREEN_RUNGS, Job
 from kernelwright.evaluate.watched import find_tool
 from kernelwright.loop import Budget, NothingToTry, headline_mode, optimize
@@ -38,6 +38,9 @@ from kernelwright.targets import usable
 from kernelwright.targets.processes import die_with_parent
 from kernelwright.targets.target import Peaks, TargetUnavailable
 
+LOADING = "loading the problem"
+COMPILING_SECONDS = 600.0
+"""A Python answer on a GPU may compile for minutes while it is loaded (nvcc, Triton): its judge is not given up before."""
 MAX_FLOAT64 = 5
 """float64 tensors as large as inputs and outputs together that a whole reference with its error scale holds at one time."""
 
@@ -125,7 +128,8 @@ class Worker:
         self.watcher = watcher
         self.target = usable(target)
         self.send = send
-        self.evaluator = Evaluator(self.target)
+        patience = COMPILING_SECONDS if self.target.kind == "cuda" else NOTE_SECONDS
+        self.evaluator = Evaluator(self.target, note_seconds=patience)
         self.archive = Archive(settings().archive)
         self.environment = self.evaluator.environment
         self.peaks = msgspec.convert(self.evaluator.peaks, Peaks)
@@ -147,16 +151,18 @@ class Worker:
             self._skip(order, task.skipped or "problem", task.why)
             return
         w = task.workload
-        if reason := self._too_large(w):
-            self._tell(order, Facts(task=task.replace(skipped="memory", why=reason), workload=w.id))
-            self._skip(order, "memory", reason)
-            return
         try:
-            self.send(Doing(what="loading the problem"))
+            self.send(Doing(what=LOADING))
             problem = problem_of(w)
         except ProblemError as error:
             why = str(error)
-            kind = "dependency" if "ModuleNotFoundError" in why or "ImportError" in why else "problem"
+            kind = (
+                "dependency"
+                if "ModuleNotFoundError" in why or "ImportError" in why
+                else "memory"
+                if "allocate memory" in why
+                else "problem"
+            )
             self._tell(
                 order, Facts(task=task.replace(skipped=kind, why=why), workload=w.id, faults=self._faults(order, w), linted=order.lint)
             )
@@ -167,8 +173,14 @@ class Worker:
             return
         if facts is None or (order.lint and not facts.linted):
             facts = self._facts(order, w, problem)
+        # what was found elsewhere may have been too large there alone
+        reason = self._too_large(w)
+        facts = facts.replace(task=facts.task.replace(skipped="memory" if reason else "", why=reason))
         if facts != order.facts:
             self.send(facts)
+        if reason:
+            self._skip(order, "memory", reason)
+            return
         for answer in order.answers:
             self.send(Doing(what=f"{answer.entrant}, sample {answer.sample}"))
             started = time.monotonic()

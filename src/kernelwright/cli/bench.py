@@ -49,7 +49,7 @@ def register(app: typer.Typer) -> None:
         ] = None,
         minutes: Annotated[float | None, typer.Option(min=0.1, help="With answers: end after so many; the same command goes on.")] = None,
         seconds: Annotated[float, typer.Option(min=0.1, help="Most seconds of sampling for each workload and mode.")] = 5.0,
-        patience: Annotated[float, typer.Option(min=10, help="With answers: seconds until a silent problem is given up.")] = 900.0,
+        patience: Annotated[float, typer.Option(min=10, help="With answers: seconds until a silent problem is given up.")] = 1800.0,
         lint: Annotated[bool, typer.Option(help="With answers: look for faults of each problem, once.")] = True,
         lint_only: Annotated[
             bool, typer.Option(help="Judge nothing: only look for faults, which later runs in the same folder know.")
