@@ -45,9 +45,19 @@ class Asked:
     json: bool
 
 
-def wanted(suite: str, path: Path | None, answers: Sequence[str], entrants: Sequence[str], write: str) -> bool:
-    """Whether it is this kind of bench."""
-    return suite.partition(":")[0] in ("kernelbench", "cudahercules") or bool(path or answers or entrants or write)
+def wanted(asked: Asked) -> bool:
+    """Whether it is this kind of bench. Raises BadParameter for an option that the other kind would not heed."""
+    if asked.suite.partition(":")[0] in ("kernelbench", "cudahercules"):
+        return True
+    if asked.path is not None:
+        raise typer.BadParameter(f"--path is the checkout of KernelBench or CUDAHercules; {asked.suite} needs none")
+    if asked.answers or asked.entrants or asked.write or asked.lint_only:
+        return True
+    given = {"--only": asked.only, "--minutes": asked.minutes, "--claimed-baseline": asked.baseline, "--llm-judge": asked.judge}
+    given |= {"--fresh": asked.fresh, "--no-lint": not asked.lint, "--no-operators": not asked.operators}
+    if word := next((name for name, value in given.items() if value), None):
+        raise typer.BadParameter(f"{word} is for judging answers; name some with --answers, --entrant or --write")
+    return False
 
 
 def bench(asked: Asked) -> None:
