@@ -33,6 +33,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from kernelwright.bench.results import Work
 from kernelwright.problems import problem_of
 from kernelwright.problems.kernelbench import KernelBench
+from kernelwright.problems.problem import TORCH_DTYPES
 from kernelwright.records import Workload
 from kernelwright.settings import answer_environment, replace_environment
 from kernelwright.targets import sandbox
@@ -286,6 +287,8 @@ def _both(source: str, w: Workload, device: str) -> dict[str, Any]:
         args, state = problem.split(inputs)
         with torch.no_grad(), torch.device(device):
             model = module.__dict__["ModelNew"](*problem.init_inputs)
+        if w.dtype != "fp32":
+            model = model.to(TORCH_DTYPES[w.dtype])
         model.load_state_dict(state, strict=False)
         with torch.no_grad():
             model(*args)  # what compiles or caches does so now
