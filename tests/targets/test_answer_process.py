@@ -110,7 +110,6 @@ OWN_OUTPUT = ANSWER.replace("class ModelNew", "KEPT = torch.empty(64, 256)\nclas
 
 
 def test_a_module_of_half_types_is_cast_to_them(judged, tmp_path):
-    judged(ANSWER)
     one = Judged(tmp_path / "scaled_tanh.py", ANSWER, dtype="bf16")
     one.fill()
     one.contender.run(0)

@@ -19,8 +19,9 @@ from kernelwright.bench.results import Facts, Result, Status
 from kernelwright.evaluate import stats
 from kernelwright.records import Comparison
 
-STRONGEST = "strongest"
-"""In place of a rival's name: on each task the one that was fastest there."""
+STRONGEST, EXPERT = "strongest", "expert"
+"""In place of a rival's name: on each task the one that was fastest there; of those that are no PyTorch program, the libraries' own."""
+PYTORCH = ("eager", "compile", "compile-max", "compile-reduce", "graph", "channels-last", "cudnn-benchmark", "tf32")
 THRESHOLDS = (0.0, 1.0, 2.0, 5.0)
 
 
@@ -38,14 +39,14 @@ class Row:
     degenerate: bool = False
     work: str = ""
     skipped: str = ""
-    expert: str = ""
 
     def versus(self, rival: str) -> Comparison | None:
-        """The Comparison with a rival, or with the strongest: the one with the lowest ratio."""
+        """The Comparison with a rival; of STRONGEST and EXPERT the one with the lowest ratio."""
         if self.status != "correct":
             return None
-        if rival == STRONGEST:
-            return min(self.ratios.values(), key=lambda c: c.ratio, default=None)
+        if rival in (STRONGEST, EXPERT):
+            found = (c for c in self.ratios.values() if rival == STRONGEST or c.rival not in PYTORCH)
+            return min(found, key=lambda c: c.ratio, default=None)
         return self.ratios.get(rival)
 
 
@@ -175,7 +176,6 @@ def row_of(result: Result, facts: Facts | None) -> Row:
         degenerate=facts.degenerate if facts else False,
         work=result.work,
         skipped=result.skipped,
-        expert=task.expert if task else "",
     )
 
 
