@@ -21,7 +21,7 @@ import sys
 import tempfile
 import time
 import types
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -301,17 +301,25 @@ def _both(source: str, w: Workload, device: str) -> dict[str, Any]:
     return {"reference": reference, "answer": seen.names, "flags": list(dict.fromkeys(flags)), "kernels": list(dict.fromkeys(kernels))}
 
 
+_SETTINGS: dict[str, Callable[[], Any]] = {
+    "torch.backends.cudnn.benchmark": lambda: torch.backends.cudnn.benchmark,
+    "torch.backends.cudnn.allow_tf32": lambda: torch.backends.cudnn.allow_tf32,
+    "torch.backends.cuda.matmul.allow_tf32": lambda: torch.backends.cuda.matmul.allow_tf32,
+    "torch.set_float32_matmul_precision": torch.get_float32_matmul_precision,
+    "torch.set_num_threads": torch.get_num_threads,
+    "torch.set_default_dtype": torch.get_default_dtype,
+    "torch.backends.mkldnn.enabled": lambda: torch.backends.mkldnn.enabled,  # pyright: ignore[reportAttributeAccessIssue]
+}
+
+
 def _settings() -> dict[str, Any]:
-    cuda, cudnn = torch.backends.cuda, torch.backends.cudnn
-    return {
-        "torch.backends.cudnn.benchmark": cudnn.benchmark,
-        "torch.backends.cudnn.allow_tf32": cudnn.allow_tf32,
-        "torch.backends.cuda.matmul.allow_tf32": cuda.matmul.allow_tf32,
-        "torch.set_float32_matmul_precision": torch.get_float32_matmul_precision(),
-        "torch.set_num_threads": torch.get_num_threads(),
-        "torch.set_default_dtype": torch.get_default_dtype(),
-        "torch.backends.mkldnn.enabled": torch.backends.mkldnn.enabled,  # pyright: ignore[reportAttributeAccessIssue]
-    }
+    found = {}
+    for name, read in _SETTINGS.items():
+        try:
+            found[name] = read()
+        except RuntimeError:  # PyTorch refuses to read by its older name what was set by a newer one
+            found[name] = "set by another name"
+    return found
 
 
 def _triton(module: types.ModuleType) -> list[str]:
