@@ -96,7 +96,9 @@ def bench(asked: Asked) -> None:
         from kernelwright.bench import models
 
         entrants.append(models.write(asked.write, tasks, store, target, options, asked.samples, asked.turns, _lines(screen)))
-    if not entrants and not asked.lint_only:
+    if asked.lint_only:
+        entrants = []
+    elif not entrants:
         entrants = [running.baseline("torch.compile", tasks)]
     names = [e.name for e in entrants]
     if twice := next((n for n in names if names.count(n) > 1), None):
@@ -182,7 +184,11 @@ def show(screen: Any, board: Any) -> None:
             figure(x.geomean),
             part(s.own.fast[1.0]),
         )
-    screen.print(table)
+    if board.standings:
+        screen.print(table)
+    for f in () if board.standings else board.facts.values():
+        found = "; ".join(f"{x.text} ({x.rule}, {x.severity})" for x in f.faults) or ("no faults" if f.linted else "not looked into")
+        screen.print(f"{f.task.key} {f.task.name} [{f.task.domain or 'unknown'}]: {found}", markup=False)
     for f in board.degenerate:
         rules = ", ".join(dict.fromkeys(x.rule for x in f.faults if x.severity != "note"))
         screen.print(f"degenerate, scored apart: {f.task.key} {f.task.name} ({rules})", markup=False)
