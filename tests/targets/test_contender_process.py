@@ -17,7 +17,7 @@ from kernelwright.targets.target import CandidateFault
 
 
 @contextmanager
-def process(answer: Callable[[Connection, bytes], None]) -> Iterator[ContenderProcess]:
+def process(answer: Callable[[Connection, bytes], object]) -> Iterator[ContenderProcess]:
     """A process that receives requests and leaves the answers to `answer(pipe, the request's id)`."""
     ours, theirs = Pipe()
     stderr = os.memfd_create("stderr")
