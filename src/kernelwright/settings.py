@@ -40,6 +40,7 @@ VARIABLES = (
     Variable("KERNELWRIGHT_THREADS", "1", "threads that kernels and rivals use on the CPU target"),
     Variable("KERNELWRIGHT_DISABLE", "0", "1: kw.matmul and the models it serves call torch alone"),
     Variable("KERNELWRIGHT_PACK", "none", "folder of a pack that is used without kw.use, after those named with it; vLLM needs it"),
+    Variable("KERNELWRIGHT_POLICY", "the one that is shipped", "weights of the kernel model (a .safetensors file) that the proposer policy uses"),
     Variable("KERNELWRIGHT_CUBLASLT_SECONDS", "20", "most seconds of one search of the rival cublaslt-all"),
     Variable(
         "KERNELWRIGHT_LLM_URL",
@@ -98,6 +99,8 @@ class Settings:
     """Products go to torch alone."""
     pack: Path | None = None
     """Serves products without kw.use."""
+    policy: Path | None = None
+    """Weights of the kernel model; None: those that are shipped."""
     cublaslt_seconds: float = 20.0
     """Of one search of cuBLASLt's whole space of algorithms."""
     llm: Llm = field(default_factory=Llm)
@@ -126,6 +129,7 @@ def settings(environ: Mapping[str, str] | None = None) -> Settings:
     home = _folder(env)
     archive = env.get("KERNELWRIGHT_ARCHIVE", "").strip()
     pack = env.get("KERNELWRIGHT_PACK", "").strip()
+    policy = env.get("KERNELWRIGHT_POLICY", "").strip()
     return Settings(
         home=home,
         archive=_expand("KERNELWRIGHT_ARCHIVE", archive) if archive else home / "archive.db",
@@ -133,6 +137,7 @@ def settings(environ: Mapping[str, str] | None = None) -> Settings:
         threads=_threads(env.get("KERNELWRIGHT_THREADS", "").strip()),
         disabled=_switch("KERNELWRIGHT_DISABLE", env.get("KERNELWRIGHT_DISABLE", "").strip()),
         pack=_expand("KERNELWRIGHT_PACK", pack) if pack else None,
+        policy=_expand("KERNELWRIGHT_POLICY", policy) if policy else None,
         cublaslt_seconds=_positive(env, "KERNELWRIGHT_CUBLASLT_SECONDS", 20.0, "seconds"),
         llm=_llm(env),
     )
