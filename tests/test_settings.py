@@ -35,6 +35,7 @@ def test_every_variable_has_an_effect(tmp_path):
         "KERNELWRIGHT_CUBLASLT_SECONDS": "2.5",
         "KERNELWRIGHT_DISABLE": "1",
         "KERNELWRIGHT_PACK": "~/my-pack",
+        "KERNELWRIGHT_POLICY": "~/my-policy.safetensors",
         "KERNELWRIGHT_LLM_URL": "http://localhost:8000/v1/",
         "KERNELWRIGHT_LLM_MODELS": "small, large=1.25/10",
         "KERNELWRIGHT_LLM_KEY": "k-123",

@@ -40,7 +40,9 @@ VARIABLES = (
     Variable("KERNELWRIGHT_THREADS", "1", "threads that kernels and rivals use on the CPU target"),
     Variable("KERNELWRIGHT_DISABLE", "0", "1: kw.matmul and the models it serves call torch alone"),
     Variable("KERNELWRIGHT_PACK", "none", "folder of a pack that is used without kw.use, after those named with it; vLLM needs it"),
-    Variable("KERNELWRIGHT_POLICY", "the one that is shipped", "weights of the kernel model (a .safetensors file) that the proposer policy uses"),
+    Variable(
+        "KERNELWRIGHT_POLICY", "the one that is shipped", "weights of the kernel model (a .safetensors file) that the proposer policy uses"
+    ),
     Variable("KERNELWRIGHT_CUBLASLT_SECONDS", "20", "most seconds of one search of the rival cublaslt-all"),
     Variable(
         "KERNELWRIGHT_LLM_URL",

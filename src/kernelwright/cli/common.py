@@ -30,8 +30,8 @@ ProposerName = Annotated[
     str,
     typer.Option(
         "--proposer",
-        help="evolve, random, policy (our kernel model), tpe (needs the extra 'search'), llm (needs KERNELWRIGHT_LLM_URL) or mix (llm, policy "
-        "and evolve).",
+        help="evolve, random, policy (our kernel model), tpe (needs the extra 'search'), llm (needs KERNELWRIGHT_LLM_URL) or mix (llm, "
+        "policy and evolve).",
     ),
 ]
 

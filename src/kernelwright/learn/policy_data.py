@@ -19,7 +19,7 @@ from kernelwright.families.family import DeviceFacts
 from kernelwright.learn.policy_legal import Legal, random_designs
 from kernelwright.learn.policy_vocabulary import Choice, Prompt, Vocabulary
 from kernelwright.learn.table import Row, Table, TableError, read, tables_of, write
-from kernelwright.problems.suites import HGEMM, size_class, suite
+from kernelwright.problems.suites import HGEMM, SIZE_CLASSES, size_class, suite
 from kernelwright.propose.policy import as_choices, contrasting, estimated, prompt_of
 from kernelwright.records import Workload
 
@@ -45,21 +45,26 @@ class Split(NamedTuple):
 
 
 def split() -> Split:
-    """The same shapes every time, of hgemm-1000 as many of each size class; those off its grid last. Layouts nn and nt in turn."""
+    """The same shapes every time, of hgemm-1000 as many of each size class (what is measured densely is none of the huge ones, of which a
+    screen takes up to a second); those off its grid last. Layouts nn and nt in turn."""
     rng = random.Random(0)
-    classes: dict[str, list[Workload]] = {}
+    classes: dict[str, list[Workload]] = {name: [] for name in SIZE_CLASSES}
     for w in suite(HGEMM):
-        classes.setdefault(size_class(2 * math.prod(w.axes.values())), []).append(w)
+        classes[size_class(2 * math.prod(w.axes.values()))].append(w)
     for members in classes.values():
         rng.shuffle(members)
-    in_turn = [members[i] for i in range(DENSE + HELD_OUT + SPARSE) for members in classes.values()]
-    grid = [w.replace(layout="nt" if i // len(classes) % 2 else "nn") for i, w in enumerate(in_turn)]
+
+    def take(count: int, names: Sequence[str]) -> tuple[Workload, ...]:
+        drawn = [classes[names[i % len(names)]].pop() for i in range(count)]
+        return tuple(w.replace(layout=("nn", "nt")[i // len(names) % 2]) for i, w in enumerate(drawn))
+
+    dense, every = ("small", "mid", "large"), tuple(SIZE_CLASSES)
     shapes = [tuple(rng.choice(range(1, 512)) * 8 for _ in range(3)) for _ in range(OFF_GRID)]
-    off = [Workload(problem="gemm", axes=dict(zip("MNK", s, strict=True)), dtype="fp16", layout=("nn", "nt")[i % 2]) for i, s in enumerate(shapes)]
-    held = tuple(grid[:HELD_OUT])
-    sparse = (*grid[HELD_OUT : HELD_OUT + SPARSE - OFF_GRID], *off)
-    first = HELD_OUT + SPARSE - OFF_GRID
-    return Split(tuple(grid[first : first + DENSE]), held, sparse)
+    off = (
+        Workload(problem="gemm", axes=dict(zip("MNK", s, strict=True)), dtype="fp16", layout=("nn", "nt")[i % 2])
+        for i, s in enumerate(shapes)
+    )
+    return Split(take(DENSE, dense), take(HELD_OUT, dense), (*take(SPARSE - OFF_GRID, every), *off))
 
 
 def is_held_out(w: Workload) -> bool:
@@ -93,20 +98,31 @@ class Corpus:
 
 
 MEASURED, DESIGNS, GUESSED = "measured.jsonl.xz", "designs.jsonl.xz", "guessed.jsonl.xz"
+HELD = "held-out.jsonl.xz"
+"""What was measured on held-out shapes: for the evaluation alone, nothing else opens it."""
 
 
 def make_corpus(
-    folder: Path, device: DeviceFacts, rows: Iterable[Row], seed: int = 0, workloads: int = RANDOM_WORKLOADS, told: Callable[[int, int], None] = lambda done, total: None
+    folder: Path,
+    device: DeviceFacts,
+    rows: Iterable[Row],
+    seed: int = 0,
+    workloads: int = RANDOM_WORKLOADS,
+    told: Callable[[int, int], None] = lambda done, total: None,
 ) -> tuple[int, int]:
-    """Writes the three files; how many measured configs and designs. Held-out shapes are left out, and Families that are the
-    fastest nowhere. Raises TableError where nothing
+    """Writes the files; how many measured configs and designs. Held-out shapes have a file of their own. Left out are
+    Families that are the fastest nowhere. Raises TableError where nothing
     measured is left."""
-    tables = [t for t in tables_of(rows, device) if not is_held_out(t.workload)]
+    every = tables_of(rows, device)
+    tables = [t for t in every if not is_held_out(t.workload)]
     fastest = {max(t.rows, key=lambda r: r.ratio).family for t in tables if t.best}
     kept = [r for t in tables for r in t.rows if r.family in fastest]
     if not kept:
-        raise TableError("nothing was measured on training shapes; tune a suite first (kernelwright tune hgemm-1000), or name files of measurements")
+        raise TableError(
+            "nothing was measured on training shapes; tune a suite first (kernelwright tune hgemm-1000), or name files of measurements"
+        )
     write(folder / MEASURED, device, kept)
+    write(folder / HELD, device, [r for t in every if is_held_out(t.workload) for r in t.rows])
     rng = random.Random(seed)
     written: list[Row] = []
     guessed: list[Row] = []

@@ -36,7 +36,7 @@ class Partial(dict[str, Value]):
         raise _Undecided
 
     def get(self, key: str, default: Any = None) -> Any:
-        return self[key] if key in self else default
+        return self[key] if super().__contains__(key) else default
 
     def items(self) -> Any:
         return self._config.items()
@@ -47,7 +47,8 @@ class Partial(dict[str, Value]):
 
 class Legal:
     """Designs that `Family.illegal` lets pass. A choice is refused as soon as the choices so far decide a condition; the last one is
-    judged by all of them, so a complete design is legal. The first choices may still be a dead end, which the sampler draws anew."""
+    judged by all of them, so a complete design is legal. The first choices may still be a dead end; it is remembered, and the sampler draws
+    anew."""
 
     def __init__(self, vocabulary: Vocabulary, families: Iterable[Family], w: Workload, device: DeviceFacts):
         self._vocabulary, self._w, self._device = vocabulary, w, device
@@ -58,7 +59,16 @@ class Legal:
     def allowed(self, design: tuple[int, ...]) -> Sequence[int]:
         if design not in self._known:
             self._known[design] = [word for word in self._vocabulary.values(design) if self._possible((*design, word))]
-        return self._known[design]
+            if not self._known[design]:
+                self._close(design)
+        return tuple(self._known[design])
+
+    def _close(self, design: tuple[int, ...]) -> None:
+        """A dead end: nobody comes this way again."""
+        while design and not self._known[design] and self._vocabulary.asked(design):
+            design, last = design[:-1], design[-1]
+            if last in self._known.get(design, ()):
+                self._known[design].remove(last)
 
     def _possible(self, design: tuple[int, ...]) -> bool:
         family, config = self._vocabulary.config(design)

@@ -1,7 +1,7 @@
 """The kernel model: a decoder of a few million parameters from prompts to designs, and its file.
 
-A prompt is read at once (every position sees all others; the order has no meaning, words say what each is), a design is written word by word
-after it. Several designs share the keys and values of their prompt. Pre-norm transformer (Xiong et al. 2020).
+A prompt is read at once (every position sees all others; their order means nothing, words say what each is), a design is written word by
+word after it. Several designs share the keys and values of their prompt. Pre-norm transformer (Xiong et al. 2020).
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ from kernelwright.learn.policy_vocabulary import Prompt, Vocabulary
 FORMAT = "kernelwright-policy-1"
 LARGEST_FILE = 25 * 2**20
 PERIODS = (16.0, 8.0, 4.0, 2.0, 1.0, 0.5, 0.25)
-"""Of the waves in which a number is read. Numbers are doublings: the longest spans what a product's axes differ by, the shortest 4 % of speed."""
+"""Of the waves in which a number is read. Numbers are doublings: the longest spans what a product's axes differ by, the shortest tells 4 %
+of speed apart."""
 
 
 class PolicyError(ValueError):
@@ -98,6 +99,7 @@ class Policy(nn.Module):
         nn.init.normal_(self.slot.weight, std=0.02)
         with torch.no_grad():
             self.word.weight[0].zero_()
+        self.waves: Tensor
         self.register_buffer("waves", torch.tensor([2 * math.pi / p for p in PERIODS]), persistent=False)
 
     @property
@@ -158,7 +160,9 @@ def save(path: Path, policy: Policy, about: dict[str, Any]) -> None:
     }
     data = to_bytes(weights, metadata)
     if len(data) > LARGEST_FILE:
-        raise PolicyError(f"the weights are {len(data) / 2**20:.1f} MB, at most {LARGEST_FILE >> 20} may be; train a smaller model (--width, --layers)")
+        raise PolicyError(
+            f"the weights are {len(data) / 2**20:.1f} MB, at most {LARGEST_FILE >> 20} may be; train a smaller model (--width, --layers)"
+        )
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(f".{path.name}.partial")
     partial.write_bytes(data)

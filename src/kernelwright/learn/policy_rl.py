@@ -52,8 +52,10 @@ class Contrastive:
 class Rewards(Protocol):
     """Where designs are judged."""
 
-    lessons: Sequence[Lesson]
-    """What prompts are made of."""
+    @property
+    def lessons(self) -> Sequence[Lesson]:
+        """What prompts are made of."""
+        ...
 
     def constraint(self, lesson: Lesson, seen: Sequence[Row]) -> Constraint:
         """What may be written after a prompt that saw these rows."""
@@ -68,7 +70,7 @@ class FromTables:
     """Rewards of measured configs; nothing else may be written, and nothing that the prompt's search has seen."""
 
     def __init__(self, lessons: Sequence[Lesson]):
-        self.lessons = [lesson for lesson in lessons if len(lesson.rows) > 1]
+        self.lessons: Sequence[Lesson] = [lesson for lesson in lessons if len(lesson.rows) > 1]
         self._rows = {id(lesson): dict(zip(lesson.designs, lesson.rows, strict=True)) for lesson in self.lessons}
 
     def constraint(self, lesson: Lesson, seen: Sequence[Row]) -> Constraint:
@@ -95,7 +97,7 @@ def reinforce(
     policy, reference = trained(folder, start, device), trained(folder, start, device).eval()
     vocabulary = policy.vocabulary
     learnt, watched = taught(corpus, vocabulary)
-    rewards = rewards or FromTables(learnt)
+    judge: Rewards = FromTables(learnt) if rewards is None else rewards
     optimizer = torch.optim.AdamW(policy.parameters(), settings.rate, betas=(0.9, 0.95), weight_decay=0.0)
     checkpoint = Checkpoint(folder, stage, asdict(settings))
     done = checkpoint.resume(policy, optimizer)
@@ -103,16 +105,16 @@ def reinforce(
     for step in range(done, settings.steps):
         rng = random.Random(f"{settings.seed} {stage} {step}")
         generator = torch.Generator().manual_seed(rng.getrandbits(62))
-        chosen = [rng.choice(rewards.lessons) for _ in range(settings.prompts)]
+        chosen = [rng.choice(judge.lessons) for _ in range(settings.prompts)]
         seen = [history(lesson, rng) for lesson in chosen]
         prompts = [prompt(lesson, vocabulary, rows, rng, settings.contrast) for lesson, rows in zip(chosen, seen, strict=True)]
-        constraints = [rewards.constraint(lesson, rows) for lesson, rows in zip(chosen, seen, strict=True)]
+        constraints = [judge.constraint(lesson, rows) for lesson, rows in zip(chosen, seen, strict=True)]
         policy.eval()  # there is no dropout; likelihoods are those that were sampled by
         groups = sample(policy, prompts, constraints, settings.group, generator)
         window.dead += sum(settings.group - len(g) for g in groups)
         kept: list[tuple[int, list[Sample], list[float]]] = []
         for i, group in enumerate(groups):
-            rows = rewards.of(chosen[i], [s.words for s in group]) if group else []
+            rows = judge.of(chosen[i], [s.words for s in group]) if group else []
             window.take(chosen[i], rows)
             told_of = [(s, row) for s, row in zip(group, rows, strict=True) if row is not None]
             advantages = smoothed([row.reward for _, row in told_of])

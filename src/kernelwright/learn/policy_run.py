@@ -1,4 +1,4 @@
-"""What all stages of training share: a folder with checkpoints, and curves as CSV, as pictures, and in TensorBoard where it is installed."""
+"""What all stages of training share: a folder with checkpoints, and curves as CSV, as SVG, and in TensorBoard where it is installed."""
 
 from __future__ import annotations
 
@@ -45,7 +45,9 @@ class Checkpoint:
         state = _read(self.path, policy.where)
         if state["settings"] != self.settings:
             changed = sorted(k for k in self.settings if state["settings"].get(k) != self.settings[k])
-            raise PolicyError(f"{self.path} was begun with another {', '.join(changed)}; train into another folder, or begin anew with --fresh")
+            raise PolicyError(
+                f"{self.path} was begun with another {', '.join(changed)}; train into another folder, or begin anew with --fresh"
+            )
         policy.load_state_dict(state["policy"])
         optimizer.load_state_dict(state["optimizer"])
         return state["step"]
@@ -120,4 +122,3 @@ def _board(folder: Path) -> Any:
     except ImportError:
         return None
     return SummaryWriter(str(folder))
-

@@ -13,6 +13,10 @@ from kernelwright.learn.policy_model import Policy, Prompts, repeated
 from kernelwright.learn.policy_vocabulary import DESIGN, Prompt, Vocabulary
 
 
+ATTEMPTS = 8
+"""At designs that came to a dead end. A model that knows nothing comes to one with three of four, a trained one with few."""
+
+
 @dataclass(frozen=True)
 class Sample:
     """A complete, legal design."""
@@ -33,7 +37,27 @@ def sample(
     generator: torch.Generator,
     temperature: float = 1.0,
 ) -> list[list[Sample]]:
-    """For each prompt up to `count` designs; fewer where some came to a dead end. `generator` lives on the CPU."""
+    """For each prompt `count` designs, or fewer where ATTEMPTS came to dead ends. `generator` lives on the CPU."""
+    found: list[list[Sample]] = [[] for _ in prompts]
+    for _ in range(ATTEMPTS):
+        lacking = [i for i, samples in enumerate(found) if len(samples) < count]
+        if not lacking:
+            break
+        most = count - min(len(found[i]) for i in lacking)
+        drawn = _attempt(policy, [prompts[i] for i in lacking], [constraints[i] for i in lacking], most, generator, temperature)
+        for i, samples in zip(lacking, drawn, strict=True):
+            found[i] = (found[i] + samples)[:count]
+    return found
+
+
+def _attempt(
+    policy: Policy,
+    prompts: Sequence[Prompt],
+    constraints: Sequence[Constraint],
+    count: int,
+    generator: torch.Generator,
+    temperature: float,
+) -> list[list[Sample]]:
     vocabulary, where = policy.vocabulary, policy.where
     batch = Prompts.of(prompts, where)
     past, there = repeated(policy.read(batch), count), batch.there.repeat_interleave(count, 0)

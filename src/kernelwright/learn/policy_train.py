@@ -46,7 +46,9 @@ class Imitation:
     contrast: str = "buckets"
 
 
-def imitate(stage: str, folder: Path, corpus: Corpus, settings: Imitation, size: Size, told: Told = lambda *_: None, device: str = "cpu") -> Policy:
+def imitate(
+    stage: str, folder: Path, corpus: Corpus, settings: Imitation, size: Size, told: Told = lambda *_: None, device: str = "cpu"
+) -> Policy:
     """Runs or resumes a stage; the model is in the folder's checkpoint. The same settings give the same model, interrupted or not, on one
     kind of device."""
     if stage == "pretrain":

@@ -32,7 +32,7 @@ NUMBERS = (
 )  # fmt: skip
 """`twos`: how often 2 divides the axis. `steps`: of the epilogue. `best`: the highest ratio so far. The rest are logarithms of base 2."""
 GUESS, SHOWN = "guess", "shown"
-"""A config with the time that its Family estimates, and one that was measured: the number is log2 of its speed over the best of its kind."""
+"""A config with the time that its Family estimates, and a measured one: the number is log2 of its speed over the best of its kind."""
 
 
 class Choice(NamedTuple):
@@ -153,7 +153,11 @@ def _numbers(w: Workload, device: DeviceFacts) -> dict[str, float]:
         found |= {axis: _log2(size), f"{axis} twos": float((size & -size).bit_length() - 1) if size else 0.0}
     if set(w.axes) == {"M", "N", "K"}:
         m, n, k = (w.axes[axis] for axis in "MNK")
-        found |= {"flop": _log2(2 * m * n * k), "bytes": _log2(2 * (m * k + k * n + m * n)), "steps": float(len(w.epilogue.split("+")) if w.epilogue else 0)}
+        found |= {
+            "flop": _log2(2 * m * n * k),
+            "bytes": _log2(2 * (m * k + k * n + m * n)),
+            "steps": float(len(w.epilogue.split("+")) if w.epilogue else 0),
+        }
     found |= {"sm": float(device.sm) / 16, "sms": _log2(device.sms), "smem": _log2(device.smem_per_block), "l2": _log2(device.l2_bytes)}
     return found | {"threads": _log2(device.threads)}
 

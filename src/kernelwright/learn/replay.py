@@ -95,7 +95,9 @@ def knowledge_of(tables: Sequence[Table]) -> Knowledge:
     return known
 
 
-def replay(table: Table, search: type[Proposer], name: str, seed: int, budget: int, knowledge: Knowledge | None = None, stop: float = 1.0) -> Run:
+def replay(
+    table: Table, search: type[Proposer], name: str, seed: int, budget: int, knowledge: Knowledge | None = None, stop: float = 1.0
+) -> Run:
     """Ends at `budget` candidates, at a share of `stop`, or with the table."""
     families = _families(table)
     given = (table.workload, families, table.device)
@@ -141,9 +143,8 @@ def judged(table: Table, candidate: Candidate, row: Row) -> Trial:
         return Trial(workload=table.workload, candidate=candidate, verdict=Verdict(outcome=row.outcome), environment=_environment(table))
     mode, us = "device-cold", row.microseconds
     timing = Timing(mode=mode, samples=(us,), median=us, low=us, high=us)
-    compared = Comparison(
-        rival="eager", mode=mode, ratio=row.ratio, low=row.ratio, high=row.ratio, rival_us=us * row.ratio, noise_low=1, noise_high=1, rounds=1
-    )  # fmt: skip
+    r = row.ratio
+    compared = Comparison(rival="eager", mode=mode, ratio=r, low=r, high=r, rival_us=us * r, noise_low=1, noise_high=1, rounds=1)
     return Trial(
         workload=table.workload,
         candidate=candidate,
@@ -182,8 +183,8 @@ def figures(runs: Sequence[Run], resamples: int = RESAMPLES) -> dict[str, float]
 
 
 def gain(before: Sequence[Run], after: Sequence[Run], length: int, resamples: int = RESAMPLES) -> dict[str, float]:
-    """How much higher the mean of best-so-far over the first `length` candidates is after than before, in shares of the best known, shape by
-    shape, with its 95 % interval."""
+    """How much higher the mean of best-so-far over the first `length` candidates is after than before, in shares of the best known, shape
+    by shape, with its 95 % interval."""
     differences = []
     known = {(r.workload, r.seed): r for r in before}
     for group in _by_shape(after):
@@ -223,5 +224,3 @@ def _interval(groups: Sequence[np.ndarray], statistic, resamples: int) -> tuple[
 
 def _mean(values: Sequence[float]) -> float:
     return statistics.fmean(values) if values else 0.0
-
-

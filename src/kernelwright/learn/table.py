@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
@@ -88,7 +88,9 @@ class Table:
 
     def families(self) -> list[Listed]:
         """The Families of the rows, whose whole space is what was measured."""
-        return [Listed(name, self.workload, [r.config for r in self.rows if r.family == name]) for name in sorted({r.family for r in self.rows})]
+        return [
+            Listed(name, self.workload, [r.config for r in self.rows if r.family == name]) for name in sorted({r.family for r in self.rows})
+        ]
 
 
 def key_of(family: str, config: Config | dict) -> tuple[str, tuple]:
@@ -180,6 +182,20 @@ def from_archive(archive: Archive, device: DeviceFacts) -> Iterator[Row]:
             yield row
 
 
+_SHARED = {80: 163 << 10, 86: 99 << 10, 89: 99 << 10, 90: 227 << 10}
+"""Most shared memory of a block by compute capability (CUDA programming guide); an Environment does not keep it."""
+
+
+def device_in(archive: Archive) -> DeviceFacts:
+    """Of the device with the newest screen. Raises TableError for an archive without one."""
+    newest = next(iter(archive.trials(stage="screen", limit=1)), None)
+    if newest is None:
+        raise TableError(f"{archive.path} holds no screens; tune a suite first (kernelwright tune hgemm-1000)")
+    e = newest.environment
+    facts = DeviceFacts(target=e.target, name=e.device, sms=int(e.facts.get("SMs", 1)), l2_bytes=int(e.facts.get("L2 bytes", 0)))
+    return replace(facts, smem_per_block=_SHARED.get(facts.sm, 0))
+
+
 def read(path: str | Path) -> tuple[DeviceFacts, list[Row]]:
     """Header and rows; a last line that was cut off while it was written is left out. Raises TableError."""
     path = Path(path)
@@ -221,4 +237,3 @@ def write(path: str | Path, device: DeviceFacts, rows: Iterable[Row]) -> None:
         partial.replace(path)
     finally:
         partial.unlink(missing_ok=True)
-

@@ -54,6 +54,7 @@ class PolicyProposer(ConfigProposer):
         self._generator = torch.Generator().manual_seed(seed)
         self._ratios: dict[Point, float] = {}
         self._queue: list[Point] = []
+        self._barren = False
         self._parents: tuple[str, ...] = ()
         self._asked = 0
 
@@ -72,15 +73,16 @@ class PolicyProposer(ConfigProposer):
 
     def propose(self, n: int) -> list[Candidate]:
         self._queue = []  # what was learnt since the last batch belongs in the prompt
+        self._barren = not self._policy.vocabulary.spaces.keys() & self.space.spaces.keys()
         return super().propose(n)
 
     def _choose(self) -> tuple[Point | None, tuple[str, ...]]:
-        for temperature in (1.0, HOTTER):
-            if not self._queue and self._policy.vocabulary.spaces.keys() & self.space.spaces.keys():
-                self._queue = self._draw(temperature)
+        for temperature in () if self._barren else (1.0, HOTTER):
+            self._queue = self._queue or self._draw(temperature)
             while self._queue:
                 if self._fresh(point := self._queue.pop(0)):
                     return point, self._parents
+        self._barren = True  # for this batch: nothing that the model writes is new
         return self._any(), ()
 
     def _draw(self, temperature: float) -> list[Point]:
@@ -94,7 +96,9 @@ class PolicyProposer(ConfigProposer):
         if self.space.listed:
             left = (p for points in self.space.listed.values() for p in points if p not in self.visited)
             constraint = Listed([d for p in left if (d := vocabulary.design(*self._whole(p)))])
-        prompt = prompt_of(vocabulary, self.workload, self.device, self._guesses, [(*self._whole(p), r) for p, r in shown], self._ratios.values())
+        prompt = prompt_of(
+            vocabulary, self.workload, self.device, self._guesses, [(*self._whole(p), r) for p, r in shown], self._ratios.values()
+        )
         with one_thread():
             (drawn,) = sample(self._policy, [prompt], [constraint], DRAWS, self._generator, temperature)
         likeliest = sorted({s.words: s.logp for s in drawn}.items(), key=lambda pair: -pair[1])

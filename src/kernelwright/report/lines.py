@@ -9,7 +9,9 @@ from kernelwright.report.svg import Linear, Svg, shorten, spread
 
 COLOURS = ("#0b66a8", "#b5480a", "#3d6b1f", "#7a3fa0", "#5d6470", "#8a2f5e", "#9a7d00", "#00807a", "#c23b3b", "#444444")
 """By order of the lines; each line's name stands at its end as well."""
-_STYLE = "text{font:12px sans-serif;fill:#222}.grid{stroke:#ddd}.line{fill:none;stroke-width:2}.band{stroke:none;opacity:.15}.tick{fill:#555}"
+_STYLE = (
+    "text{font:12px sans-serif;fill:#222}.grid{stroke:#ddd}.line{fill:none;stroke-width:2}.band{stroke:none;opacity:.15}.tick{fill:#555}"
+)
 
 
 @dataclass(frozen=True)
