@@ -3,9 +3,9 @@
     python benchmarks/learning_table.py --minutes 12 --out results/h200/learning     measures the tables, on the GPU
     python benchmarks/learning.py --table results/h200/learning/configs.jsonl.xz --archive archive.db --out results/h200/learning
 
-Beside the run that is reported (prompts with one config of each of two score buckets), reinforcement learning is repeated without contrast,
-with exemplars at random, and with islands, each from the same fine-tuned start. Figures are of held-out shapes alone: those whose table is
-dense (the complete thinned space), and all. `--minutes` divides what is left among the stages by their steps. A run goes on where it stopped.
+Beside the run that is reported (prompts with one config of each of two score buckets), reinforcement learning is repeated without
+contrast, with exemplars at random, and with islands, each from the same fine-tuned start. Figures are of held-out shapes alone: those whose
+table is dense (the whole thinned space), and all. A run goes on where it stopped.
 """
 
 from __future__ import annotations
@@ -33,8 +33,6 @@ from kernelwright.learn.replay import SEARCHES
 from kernelwright.propose.policy import PolicyProposer
 
 ABLATIONS = {"no contrast": "none", "random exemplars": "random", "islands": "islands"}
-DENSE_ROWS = 200
-"""Held-out tables with so many configs count as dense."""
 
 
 def main() -> None:
@@ -70,7 +68,9 @@ def main() -> None:
         return result
 
     def told(name: str):
-        return lambda done, total, numbers: print(f"{name} {done}/{total} " + " ".join(f"{k} {v:.4g}" for k, v in numbers.items()), flush=True)
+        return lambda done, total, numbers: print(
+            f"{name} {done}/{total} " + " ".join(f"{k} {v:.4g}" for k, v in numbers.items()), flush=True
+        )
 
     stage("corpus", lambda: corpus_of(args, run))
     corpus = load_corpus(run)
@@ -80,12 +80,19 @@ def main() -> None:
     settings = Contrastive(args.rl_steps)
     stage("rl", lambda: reinforce(run, corpus, settings, told("rl"), device))
     policies = {BEFORE: ("sft", "buckets"), AFTER: ("rl", "buckets")}
+    policies |= {name + evaluation.ALONE: at for name, at in policies.items()}
     steps = args.rl_steps if args.ablation_steps is None else args.ablation_steps
     for name, contrast in ABLATIONS.items() if steps else ():
         other = replace(settings, steps=steps, contrast=contrast)
-        stage(f"rl, {name}", lambda other=other: reinforce(run, corpus, other, told(f"rl-{other.contrast}"), device, stage=f"rl-{other.contrast}"))
+        stage(
+            f"rl, {name}",
+            lambda other=other: reinforce(run, corpus, other, told(f"rl-{other.contrast}"), device, stage=f"rl-{other.contrast}"),
+        )
         policies[f"policy, {name}"] = (f"rl-{contrast}", contrast)
-    files = {name: (evaluation.write_weights(run, at, {"contrast": c}, run / f"policy-{at}.safetensors"), c) for name, (at, c) in policies.items()}
+    files = {
+        name: (evaluation.write_weights(run, at, {"contrast": c}, run / f"policy-{at}.safetensors"), c)
+        for name, (at, c) in policies.items()
+    }
 
     def progress(done: int, total: int) -> None:
         if done % max(1, total // 20) == 0:
@@ -100,10 +107,12 @@ def main() -> None:
         ),
     )  # fmt: skip
     facts, rows = table.read(run / policy_data.HELD)
-    dense = {t.workload.name for t in table.tables_of(rows, facts) if len(t.rows) >= DENSE_ROWS}
+    dense = {t.workload.name for t in table.tables_of(rows, facts) if len(t.rows) >= evaluation.DENSE}
     figures = {"all": evaluation.summary(runs, args.budget)}
     if dense:
-        figures["dense"] = evaluation.summary({name: [r for r in found if r.workload in dense] for name, found in runs.items()}, args.budget)
+        figures["dense"] = evaluation.summary(
+            {name: [r for r in found if r.workload in dense] for name, found in runs.items()}, args.budget
+        )
     shown = figures.get("dense") or figures["all"]
     curves = csv_rows(run)
     write_summary(
@@ -127,7 +136,7 @@ def main() -> None:
     longest = min(args.budget, 32)
     for name, chosen in (("dense", dense), ("all", None)):
         some = {n: [r for r in found if chosen is None or r.workload in chosen] for n, found in runs.items()}
-        if all(some.values()):
+        if any(some.values()):
             title = f"best so far on held-out shapes ({name}), as a share of the best known"
             (args.out / f"curves-{name}.svg").write_text(evaluation.picture(some, longest, title))
     for file in run.glob("*.csv"):
@@ -135,7 +144,10 @@ def main() -> None:
     about = {"contrast": "buckets", "device": facts.name, "figures": {k: v for k, v in shown.items() if k != "searches"}}
     evaluation.write_weights(run, "rl", about, args.out / "policy.safetensors")
     for name, f in shown["searches"].items():
-        print(f"{name:24} {f['candidates_to_97pct']:6.1f} candidates to 97 %, first {f['first_share']:.1%}, reached {f['reached_97pct']:.0%}", flush=True)
+        print(
+            f"{name:24} {f['candidates_to_97pct']:6.1f} candidates to 97 %, first {f['first_share']:.1%}, reached {f['reached_97pct']:.0%}",
+            flush=True,
+        )
 
 
 def corpus_of(args: argparse.Namespace, run: Path) -> None:
@@ -150,7 +162,9 @@ def corpus_of(args: argparse.Namespace, run: Path) -> None:
             device = device or table.device_in(archive)
             rows = [*table.from_archive(archive, device), *rows]
     assert device is not None
-    make_corpus(run, device, rows, workloads=args.workloads, told=lambda done, total: done % 500 or print(f"corpus {done}/{total}", flush=True))
+    make_corpus(
+        run, device, rows, workloads=args.workloads, told=lambda done, total: done % 500 or print(f"corpus {done}/{total}", flush=True)
+    )
 
 
 def csv_rows(run: Path) -> dict[str, float]:
@@ -160,7 +174,7 @@ def csv_rows(run: Path) -> dict[str, float]:
 
 
 def proposal_ms(path: Path, device, batch: int = 8) -> float:
-    """Milliseconds that a proposal takes on this machine's CPU, in the loop's batches: the median over held-out shapes, the first included."""
+    """Milliseconds of a proposal on this machine's CPU, in batches as the loop's: the median over held-out shapes, first batches."""
     model = load(path)[0]
     kind = type("Timed", (PolicyProposer,), {"model": classmethod(lambda cls: model)})
     found = []

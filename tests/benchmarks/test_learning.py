@@ -1,4 +1,4 @@
-"""Both programs of the proof, on the scripted device: tables are measured, interrupted and completed, then searches are replayed on them."""
+"""Both programs of the proof, on the scripted device: tables are measured, interrupted, completed, then searches are replayed."""
 
 from __future__ import annotations
 
@@ -33,15 +33,38 @@ def test_tables_are_measured_once_and_searches_are_replayed_on_them(tmp_path):
     said = run("learning_table.py", *words, "--minutes", "5", home=tmp_path)
     assert f"176 configs of 3 shapes, {len(first)} measured before" in said
     _, rows = table.read(file)
-    assert rows[: len(first)] == first and len({table.key_of(r.family, r.config) + (r.workload,) for r in rows}) == len(rows) == 176
+    assert rows[: len(first)] == first and len({(r.workload, *table.key_of(r.family, r.config)) for r in rows}) == len(rows) == 176
     assert {r.outcome for r in rows} >= {"OK", "WRONG_RESULT", "COMPILE_ERROR"}
     figures = json.loads((out / "table" / "summary.json").read_text())["figures"]
     assert figures["configs"] == figures["of"] == 176
 
     short = ("--pretrain-steps", "6", "--sft-steps", "4", "--rl-steps", "2", "--workloads", "4", "--width", "32", "--layers", "1")
-    run("learning.py", "--table", str(file), *short, "--seeds", "2", "--budget", "8", "--jobs", "1", "--search", "random", "--out", str(out), home=tmp_path)
+    run(
+        "learning.py",
+        "--table",
+        str(file),
+        *short,
+        "--seeds",
+        "2",
+        "--budget",
+        "8",
+        "--jobs",
+        "1",
+        "--search",
+        "random",
+        "--out",
+        str(out),
+        home=tmp_path,
+    )
     summary = json.loads((out / "summary.json").read_text())["figures"]
-    named = ("policy_candidates_to_97pct", "random_candidates_to_97pct", "policy_first_within_10pct", "rl_gain", "policy_valid", "policy_cheats")
+    named = (
+        "policy_candidates_to_97pct",
+        "random_candidates_to_97pct",
+        "policy_first_within_10pct",
+        "rl_gain",
+        "policy_valid",
+        "policy_cheats",
+    )
     assert all(summary[name] is not None for name in (*named, "policy_proposal_ms", "pipeline_seconds"))
     assert {"policy, no contrast", "policy, islands", "policy, random exemplars"} <= set(summary["held_out"]["all"]["searches"])
     assert (out / "curves-all.svg").exists() and (out / "policy.safetensors").stat().st_size < 25 * 2**20

@@ -13,9 +13,9 @@ from kernelwright.cli import app
 
 sys.path.append(str(Path(__file__).parents[1] / "learn"))
 
-from made_up_tables import DEVICE, rows  # noqa: E402
+from made_up_tables import DEVICE, rows
 
-from kernelwright.learn import policy_data, table  # noqa: E402
+from kernelwright.learn import policy_data, table
 
 RUN = CliRunner()
 
@@ -28,7 +28,18 @@ def few_workloads(monkeypatch):
 @pytest.mark.slow
 def test_one_command_goes_from_measurements_to_evaluated_weights(tmp_path, few_workloads, monkeypatch):
     table.write(tmp_path / "configs.jsonl.xz", DEVICE, rows())
-    command = ["train", "all", "--table", str(tmp_path / "configs.jsonl.xz"), "--out", str(tmp_path / "run"), "--width", "32", "--layers", "1"]
+    command = [
+        "train",
+        "all",
+        "--table",
+        str(tmp_path / "configs.jsonl.xz"),
+        "--out",
+        str(tmp_path / "run"),
+        "--width",
+        "32",
+        "--layers",
+        "1",
+    ]
     command += ["--pretrain-steps", "12", "--sft-steps", "6", "--rl-steps", "3", "--seeds", "2", "--budget", "12", "--jobs", "1", "--json"]
     made = RUN.invoke(app, command)
     assert made.exit_code == 0, made.output
@@ -42,7 +53,22 @@ def test_one_command_goes_from_measurements_to_evaluated_weights(tmp_path, few_w
     again = RUN.invoke(app, [*command[:1], "rl", *command[2:]])
     assert again.exit_code == 0 and json.loads(again.stdout)["stages"]["rl"] == {}, "it is done already"
     monkeypatch.setenv("KERNELWRIGHT_POLICY", str(tmp_path / "run" / "policy.safetensors"))
-    proposed = RUN.invoke(app, ["optimize", "gemm:64x64x64:fp16", "--target", "fake", "--proposer", "policy", "--trials", "6", "--json", "--out", str(tmp_path / "o")])
+    proposed = RUN.invoke(
+        app,
+        [
+            "optimize",
+            "gemm:64x64x64:fp16",
+            "--target",
+            "fake",
+            "--proposer",
+            "policy",
+            "--trials",
+            "6",
+            "--json",
+            "--out",
+            str(tmp_path / "o"),
+        ],
+    )
     assert proposed.exit_code == 0, proposed.output
     assert json.loads(proposed.stdout)["trials"] == 6
 

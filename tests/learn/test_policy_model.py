@@ -48,7 +48,9 @@ def test_the_order_of_a_prompt_means_nothing_and_its_numbers_do():
     other = type(prompt)(prompt.bags, [n + (0.06 if i == len(prompt.bags) - 1 else 0.0) for i, n in enumerate(prompt.numbers)])
     design = VOCABULARY.design("scripted", dict(ROWS[3].config))
     assert design is not None
-    found = [float(log_likelihood(model, Prompts.of([p]), Written.of([design], VOCABULARY)).detach().sum()) for p in (prompt, turned, other)]
+    found = [
+        float(log_likelihood(model, Prompts.of([p]), Written.of([design], VOCABULARY)).detach().sum()) for p in (prompt, turned, other)
+    ]
     assert found[0] == pytest.approx(found[1], abs=1e-4) and abs(found[0] - found[2]) > 1e-5
 
 
@@ -85,7 +87,7 @@ def test_files_that_cannot_be_used_are_one_sentence(tmp_path):
     with pytest.raises(PolicyError, match="no kernel model in format"):
         load(path)
     save_file({"x": torch.zeros(1)}, path, {"format": "kernelwright-policy-1", "size": json.dumps({}), "spaces": "{}", "about": "{}"})
-    with pytest.raises(PolicyError, match="cannot|can be read"):
+    with pytest.raises(PolicyError, match="that can be read"):
         load(path)
     with pytest.raises(PolicyError, match="train a smaller model"):
         save(path, Policy(VOCABULARY, Size(768, 4, 4)), {})

@@ -19,12 +19,18 @@ from kernelwright.learn.policy_run import trained
 from kernelwright.learn.replay import Run
 from kernelwright.learn.table import Table, TableError, read, tables_of
 from kernelwright.propose.neighbours import Neighbours
+from kernelwright.propose.policy import CONFIDENCE
 from kernelwright.report.lines import Line, chart
 
 SEEDS, BUDGET = 20, 64
 SMALLEST = 8
 """Tables with fewer configs say nothing of a search."""
+DENSE = 200
+"""Tables with so many configs count as dense. Surrogates are replayed on them alone: they take 0.1 s a candidate, and among 40 there
+is nothing to model."""
 BEFORE, AFTER = "policy before RL", "policy after RL"
+ALONE = ", alone"
+"""End of the name of a policy whose proposals are not ordered by the Families' estimates as well."""
 
 _worker: dict[str, Any] = {}
 
@@ -47,7 +53,7 @@ def evaluate(
     if not tables:
         raise TableError(f"{held_out} holds no held-out shape with {SMALLEST} configs; measure some with benchmarks/learning_table.py")
     names = [*searches, *(["neighbours"] if training else []), *policies]
-    tasks = [(name, i) for i in range(len(tables)) for name in names]
+    tasks = [(name, i) for i, t in enumerate(tables) for name in names if "tpe" not in name or len(t.rows) >= DENSE]
     found: dict[str, list[Run]] = {name: [] for name in names}
     jobs = jobs or len(os.sched_getaffinity(0))
     given = (held_out, dict(policies), training, tuple(only), seeds, budget)
@@ -77,7 +83,8 @@ def _begin(
     torch.set_num_threads(1)
     kinds: dict[str, Any] = dict(replay.SEARCHES)
     for name, (path, contrast) in policies.items():
-        kinds[name] = replay.policy_search(name.replace(" ", "_"), load(path)[0], contrast)
+        confidence = 0.0 if name.endswith(ALONE) else CONFIDENCE
+        kinds[name] = replay.policy_search(name.replace(" ", "_"), load(path)[0], contrast, confidence)
     if training:
         device, rows = read(training)
         _worker["knowledge"] = replay.knowledge_of(tables_of(rows, device))
@@ -91,7 +98,9 @@ def _search(name: str, table: int) -> list[Run]:
 
 
 def summary(runs: Mapping[str, Sequence[Run]], budget: int = BUDGET) -> dict[str, Any]:
-    """Figures by search, and those that a reader asks for first."""
+    """Figures by search, of those that ran on all shapes, and those that a reader asks for first."""
+    shapes = max(len({r.workload for r in found}) for found in runs.values())
+    runs = {name: found for name, found in runs.items() if len({r.workload for r in found}) == shapes}
     by_search = {name: replay.figures(found) for name, found in runs.items()}
     figures: dict[str, Any] = {"searches": by_search}
     best = AFTER if AFTER in runs else BEFORE if BEFORE in runs else None
@@ -115,7 +124,7 @@ def summary(runs: Mapping[str, Sequence[Run]], budget: int = BUDGET) -> dict[str
 def picture(runs: Mapping[str, Sequence[Run]], length: int, title: str) -> str:
     """Best-so-far curves with their intervals."""
     lines = {}
-    for name, found in runs.items():
+    for name, found in ((name, found) for name, found in runs.items() if found):
         y, low, high = replay.curve(found, length)
         lines[name] = Line(range(1, length + 1), y, low, high)
     return chart(title, "candidates measured", lines, "best-so-far", floor=0.6)

@@ -12,7 +12,6 @@ from kernelwright.learn.policy_legal import Constraint
 from kernelwright.learn.policy_model import Policy, Prompts, repeated
 from kernelwright.learn.policy_vocabulary import DESIGN, Prompt, Vocabulary
 
-
 ATTEMPTS = 8
 """At designs that came to a dead end. A model that knows nothing comes to one with three of four, a trained one with few."""
 
@@ -140,3 +139,13 @@ def log_likelihood(policy: Policy, prompts: Prompts, written: Written) -> Tensor
     if written.allowed is not None:
         logits = logits.masked_fill(~written.allowed, -torch.inf)
     return logits.log_softmax(-1).gather(2, written.target[..., None])[..., 0].masked_fill(written.weight == 0, 0.0)
+
+
+@torch.no_grad()
+def likelihoods(policy: Policy, prompt: Prompt, constraint: Constraint, designs: Sequence[tuple[int, ...]]) -> dict[tuple[int, ...], float]:
+    """Logarithms, of complete designs under a constraint."""
+    if not designs:
+        return {}
+    allowed = [[constraint.allowed(d[:i]) for i in range(len(d))] for d in designs]
+    written = Written.of(designs, policy.vocabulary, policy.where, allowed)
+    return dict(zip(designs, log_likelihood(policy, Prompts.of([prompt], policy.where), written).sum(1).tolist(), strict=True))

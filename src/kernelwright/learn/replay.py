@@ -15,7 +15,7 @@ from kernelwright.learn.table import Row, Table
 from kernelwright.propose.configs import ConfigProposer
 from kernelwright.propose.evolve import Evolve
 from kernelwright.propose.neighbours import Knowledge, Neighbours
-from kernelwright.propose.policy import PolicyProposer
+from kernelwright.propose.policy import CONFIDENCE, PolicyProposer
 from kernelwright.propose.proposer import Proposer
 from kernelwright.propose.tpe import Tpe
 from kernelwright.propose.uniform import Random
@@ -79,9 +79,10 @@ class Run:
         return np.concatenate((found, np.full(max(0, length - len(found)), found[-1])))[:length]
 
 
-def policy_search(name: str, model: object, contrast: str = "buckets") -> type[PolicyProposer]:
+def policy_search(name: str, model: object, contrast: str = "buckets", confidence: float = CONFIDENCE) -> type[PolicyProposer]:
     """A proposer with that kernel model."""
-    return type(f"Replayed_{name}", (PolicyProposer,), {"contrast": contrast, "model": classmethod(lambda cls: model)})
+    settings = {"contrast": contrast, "confidence": confidence, "model": classmethod(lambda cls: model)}
+    return type(f"Replayed_{name}", (PolicyProposer,), settings)
 
 
 def knowledge_of(tables: Sequence[Table]) -> Knowledge:

@@ -1,7 +1,7 @@
 """`policy`: our own kernel model writes configs, with no network. It sees what the Families' models guess and contrasting measured configs.
 
-From one prompt DRAWS designs are drawn, all legal, and the likeliest that were not tried are proposed, likeliest first. What was measured
-meanwhile is in the next prompt.
+From one prompt DRAWS designs are drawn, all legal. Those that were not tried are proposed in the order of their likelihoods times the
+Families' estimated speeds (a product of experts: G. Hinton 1999). What was measured meanwhile is in the next prompt.
 """
 
 from __future__ import annotations
@@ -32,6 +32,10 @@ HOTTER = 1.5
 """Temperature of a second draw where the first brought nothing new."""
 GUESSES = 2
 """Of each Family those that its model puts first."""
+CONFIDENCE = 20.0
+"""In the Families' estimates beside the model's likelihoods: 5 % of time are worth a factor of e. Of 0, 2, 5, 10, 20, 40, 80 this brought
+the best first proposals on training shapes that were only watched: 97.6 % of the best, 96.6 % by the likelihoods alone, 97.2 % by the
+estimates alone."""
 CONTRASTS = ("buckets", "random", "islands", "none")
 """Which measured configs a prompt shows: one of each of two buckets (CUDA-L1), two at random, two buckets of one island, none."""
 
@@ -39,6 +43,7 @@ CONTRASTS = ("buckets", "random", "islands", "none")
 class PolicyProposer(ConfigProposer):
     name = "policy"
     contrast: ClassVar[str] = "buckets"
+    confidence: ClassVar[float] = CONFIDENCE
 
     def _set_up(self, seed: int) -> None:
         super()._set_up(seed)
@@ -86,23 +91,36 @@ class PolicyProposer(ConfigProposer):
         return self._any(), ()
 
     def _draw(self, temperature: float) -> list[Point]:
-        from kernelwright.learn.policy_legal import Listed
-        from kernelwright.learn.policy_sample import sample
-
         shown = contrasting([(p, r) for p, r in self._ratios.items() if r > 0], self._ratio, self.rng, self.contrast, self._asked)
         self._asked += 1
         self._parents = tuple(self.candidates[p] for p, _ in shown)
-        vocabulary, constraint = self._policy.vocabulary, self._legal
-        if self.space.listed:
-            left = (p for points in self.space.listed.values() for p in points if p not in self.visited)
-            constraint = Listed([d for p in left if (d := vocabulary.design(*self._whole(p)))])
         prompt = prompt_of(
-            vocabulary, self.workload, self.device, self._guesses, [(*self._whole(p), r) for p, r in shown], self._ratios.values()
+            self._policy.vocabulary,
+            self.workload,
+            self.device,
+            self._guesses,
+            [(*self._whole(p), r) for p, r in shown],
+            self._ratios.values(),
         )
         with one_thread():
-            (drawn,) = sample(self._policy, [prompt], [constraint], DRAWS, self._generator, temperature)
-        likeliest = sorted({s.words: s.logp for s in drawn}.items(), key=lambda pair: -pair[1])
-        return [p for words, _ in likeliest if (p := self._point(words)) is not None]
+            likely = self._likely(prompt, temperature)
+        points = {p: logp for words, logp in likely.items() if (p := self._point(words)) is not None}
+        return sorted(points, key=lambda p: self.confidence * math.log(self.space.estimate(p) or 1.0) - points[p])
+
+    def _likely(self, prompt: Prompt, temperature: float) -> dict[tuple[int, ...], float]:
+        """Designs with the logarithms of their likelihoods: DRAWS drawn ones; of a list that is no longer than that all."""
+        from kernelwright.learn.policy_legal import Listed
+        from kernelwright.learn.policy_sample import likelihoods, sample
+
+        vocabulary, constraint = self._policy.vocabulary, self._legal
+        if self.space.listed:
+            left = [p for points in self.space.listed.values() for p in points if p not in self.visited]
+            designs = [tuple(d) for p in left if (d := vocabulary.design(*self._whole(p)))]
+            constraint = Listed(designs)
+            if len(designs) <= DRAWS:
+                return likelihoods(self._policy, prompt, constraint, designs)
+        (drawn,) = sample(self._policy, [prompt], [constraint], DRAWS, self._generator, temperature)
+        return {s.words: s.logp for s in drawn}
 
     def _whole(self, point: Point) -> tuple[str, dict]:
         """The config with what a measured list fixes by a rule."""
