@@ -34,6 +34,8 @@ GOOD = 0.97
 """Share of the best speed from which a config is one to imitate: what a screen cannot tell from the best."""
 SOFTNESS = 0.04
 """Pretraining draws measured configs by exp(log share / SOFTNESS): one that is 4 % slower 2.7 times as seldom."""
+BLUR = 0.06
+"""Most of an axis that is taken off: measured sizes are mostly powers of two, and that must not be what a good config is known by."""
 UNSEEN = 0.34
 """Share of prompts that show nothing measured, as the first of every search."""
 
@@ -206,11 +208,26 @@ def history(lesson: Lesson, rng: random.Random) -> list[Row]:
     return rng.sample(lesson.rows, min(len(lesson.rows), rng.choice((1, 2, 3, 4, 6, 8, 12, 16))))
 
 
-def prompt(lesson: Lesson, vocabulary: Vocabulary, seen: Sequence[Row], rng: random.Random, contrast: str) -> Prompt:
+def prompt(lesson: Lesson, vocabulary: Vocabulary, seen: Sequence[Row], rng: random.Random, contrast: str, blur: bool = False) -> Prompt:
+    """`blur`: half of the prompts name sizes a little smaller than those that were measured (BLUR)."""
+    w = blurred(lesson.table.workload, rng) if blur and rng.random() < 0.5 else lesson.table.workload
     right = [r for r in seen if r.ratio > 0]
     shown = contrasting(right, lambda r: r.ratio, rng, contrast, rng.randrange(4))
     choices = [(r.family, r.config, r.ratio) for r in shown]
-    return prompt_of(vocabulary, lesson.table.workload, lesson.table.device, lesson.guessed, choices, [r.ratio for r in seen])
+    return prompt_of(vocabulary, w, lesson.table.device, lesson.guessed, choices, [r.ratio for r in seen])
+
+
+def blurred(w: Workload, rng: random.Random) -> Workload:
+    """About as many tiles and steps, other divisors."""
+    return w.replace(axes={axis: max(8, size - 8 * rng.randint(0, int(size * BLUR / 8))) for axis, size in w.axes.items()})
+
+
+def guessed_designs(lesson: Lesson, vocabulary: Vocabulary, rng: random.Random, count: int) -> list[tuple[int, ...]]:
+    """Of a Workload where nothing was measured: what the Families' models would start with, the faster by their estimates the oftener."""
+    known = [(tuple(d), c.number) for c in lesson.guessed if (d := vocabulary.design(c.family, c.config))]
+    if not known:
+        return rng.choices(lesson.designs, k=count)
+    return rng.choices([d for d, _ in known], [math.exp(number * math.log(2) / SOFTNESS) for _, number in known], k=count)
 
 
 def to_imitate(lesson: Lesson, rng: random.Random, count: int) -> list[tuple[int, ...]]:

@@ -1,5 +1,6 @@
 """Stages `pretrain` and `sft` of the kernel model: next words of designs. Pretraining takes legal designs of random shapes and all measured
-configs, good ones oftener; fine-tuning the verified best of each training shape, after prompts that show some of the others."""
+configs, good ones oftener; fine-tuning the verified best of each training shape, after prompts that show some of the others, and off the
+measured shapes what the Families' models would start with."""
 
 from __future__ import annotations
 
@@ -12,7 +13,7 @@ from pathlib import Path
 
 import torch
 
-from kernelwright.learn.policy_data import Corpus, Lesson, best_of, history, lessons, prompt, to_imitate
+from kernelwright.learn.policy_data import Corpus, Lesson, best_of, guessed_designs, history, lessons, prompt, to_imitate
 from kernelwright.learn.policy_model import Policy, Prompts, Size
 from kernelwright.learn.policy_run import Checkpoint, Curves, trained
 from kernelwright.learn.policy_sample import Written, log_likelihood
@@ -20,8 +21,9 @@ from kernelwright.learn.policy_vocabulary import Vocabulary
 
 EACH = 4
 """Designs of a prompt in one step: they share its keys and values."""
-FREE = 0.5
-"""Of pretraining's prompts: the share whose designs are any legal ones."""
+FREE = {"pretrain": 0.5, "sft": 0.35}
+"""Share of prompts of random products. Their designs are any legal ones while pretraining, and then what the Families' models would start
+with: off the measured grid, the model is to be no worse than they are."""
 WARM_UP, LAST = 0.05, 0.1
 """Share of the steps in which the rate rises; what it falls to, along a cosine."""
 CLIP_NORM = 1.0
@@ -58,7 +60,7 @@ def imitate(
         policy = trained(folder, "pretrain", device)
     vocabulary = policy.vocabulary
     learnt, watched = taught(corpus, vocabulary)
-    free = lessons(corpus.designs, corpus.guessed, vocabulary) if stage == "pretrain" else []
+    free = lessons(corpus.designs, corpus.guessed, vocabulary)
     optimizer = torch.optim.AdamW(policy.parameters(), settings.rate, betas=(0.9, 0.98), weight_decay=0.01)
     checkpoint = Checkpoint(folder, stage, asdict(settings))
     done = checkpoint.resume(policy, optimizer)
@@ -67,10 +69,14 @@ def imitate(
         rng = random.Random(f"{settings.seed} {stage} {step}")
         prompts, designs = [], []
         for _ in range(settings.prompts):
-            lesson = rng.choice(free if free and rng.random() < FREE else learnt)
+            lesson = rng.choice(free if free and rng.random() < FREE[stage] else learnt)
             seen = history(lesson, rng) if lesson.table.best else []
-            prompts.append(prompt(lesson, vocabulary, seen, rng, settings.contrast))
-            designs += to_imitate(lesson, rng, EACH) if stage == "pretrain" else best_of(lesson, rng, EACH, seen)
+            prompts.append(prompt(lesson, vocabulary, seen, rng, settings.contrast, blur=bool(lesson.table.best)))
+            if stage == "pretrain":
+                designs += to_imitate(lesson, rng, EACH)
+            else:
+                best = lesson.table.best
+                designs += best_of(lesson, rng, EACH, seen) if best else guessed_designs(lesson, vocabulary, rng, EACH)
         for group in optimizer.param_groups:
             group["lr"] = settings.rate * schedule(step, settings.steps)
         policy.train()
