@@ -1,6 +1,6 @@
 """The proof that the kernel model learns: trains it on measured tables, with its ablations, and replays every search on held-out shapes.
 
-    python benchmarks/learning_table.py --minutes 12 --out results/h200/learning     measures the tables, on the GPU
+    python benchmarks/learning.py --measure 12 --out results/h200/learning        measures, trains, replays: one H200, half an hour
     python benchmarks/learning.py --table results/h200/learning/configs.jsonl.xz --archive archive.db --out results/h200/learning
 
 Beside the run that is reported (prompts with one config of each of two score buckets), reinforcement learning is repeated without
@@ -13,6 +13,8 @@ from __future__ import annotations
 import argparse
 import shutil
 import statistics
+import subprocess
+import sys
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -29,7 +31,6 @@ from kernelwright.learn.policy_evaluate import AFTER, BEFORE
 from kernelwright.learn.policy_model import Size, load
 from kernelwright.learn.policy_rl import Contrastive, reinforce
 from kernelwright.learn.policy_train import Imitation, imitate
-from kernelwright.learn.replay import SEARCHES
 from kernelwright.propose.policy import PolicyProposer
 
 ABLATIONS = {"no contrast": "none", "random exemplars": "random", "islands": "islands"}
@@ -37,6 +38,7 @@ ABLATIONS = {"no contrast": "none", "random exemplars": "random", "islands": "is
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--measure", type=float, help="minutes of benchmarks/learning_table.py first; its table is learnt as well")
     parser.add_argument("--table", type=Path, action="append", default=[], help="measured configs; may be given several times")
     parser.add_argument("--archive", type=Path, help="archive whose screens are learnt as well")
     parser.add_argument("--pretrain-steps", type=int, default=2000)
@@ -53,10 +55,14 @@ def main() -> None:
     parser.add_argument("--run", type=Path, help="folder of checkpoints and corpus; the default is OUT/run, which need not be kept")
     parser.add_argument("--out", type=Path, required=True)
     args = parser.parse_args()
-    if not args.table and not args.archive:
-        parser.error("name measured configs with --table, or an archive with --archive")
+    if not (args.table or args.archive or args.measure):
+        parser.error("name measured configs with --table, an archive with --archive, or measure some with --measure")
 
     started, seconds = time.monotonic(), dict[str, float]()
+    if args.measure:
+        script = Path(__file__).with_name("learning_table.py")
+        subprocess.run([sys.executable, str(script), "--minutes", str(args.measure), "--out", str(args.out)], check=True)
+        args.table.append(args.out / "configs.jsonl.xz")
     run, device = args.run or args.out / "run", "cuda" if torch.cuda.is_available() else "cpu"
     run.mkdir(parents=True, exist_ok=True)
 
@@ -98,7 +104,7 @@ def main() -> None:
         if done % max(1, total // 20) == 0:
             print(f"evaluate {done}/{total}", flush=True)
 
-    names = tuple(args.search) if args.search else tuple(SEARCHES)
+    names = tuple(args.search) if args.search else evaluation.searches()
     runs = stage(
         "evaluate",
         lambda: evaluation.evaluate(

@@ -36,7 +36,7 @@ def test_seeds_come_first_in_the_product_s_searches_alone():
 
 
 def test_neighbours_know_training_shapes_only():
-    knowledge = replay.knowledge_of(tables_of([r for name in TRAINING for r in rows_of(name)], DEVICE))
+    knowledge = replay.knowledge_of(tables_of([r for name in TRAINING for r in rows_of(name)], DEVICE), replay.families_of(TABLE))
     run = replay.replay(TABLE, Neighbours, "neighbours", 0, 8, knowledge)
     assert run.shares[0] == 1.0
 

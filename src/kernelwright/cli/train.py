@@ -159,13 +159,12 @@ def _evaluate(o: Options, screen: Any) -> dict:
     about = {"contrast": o.contrast, "device": policy_data.load_corpus(o.out).device.name}
     before = evaluation.write_weights(o.out, "sft", about, o.out / "policy-before-rl.safetensors")
     after = evaluation.write_weights(o.out, "rl", about, o.out / "policy.safetensors")
-    searches = [name for name in evaluation.replay.SEARCHES if "tpe" not in name or _has_optuna()]
     with steps(screen, "evaluate") as told:
         runs = evaluation.evaluate(
             o.out / policy_data.HELD,
             {evaluation.BEFORE: (before, o.contrast), evaluation.AFTER: (after, o.contrast)},
             training=o.out / policy_data.MEASURED,
-            searches=searches,
+            searches=evaluation.searches(),
             seeds=o.seeds,
             budget=o.budget,
             jobs=o.jobs,
@@ -182,12 +181,6 @@ def _evaluate(o: Options, screen: Any) -> dict:
         text = f"{name:20} {f['candidates_to_97pct']:5.1f} candidates to 97 % ({low:.1f}-{high:.1f})"
         screen.print(f"{text}, first proposal {f['first_share']:.1%} of the best", markup=False)
     return figures
-
-
-def _has_optuna() -> bool:
-    from importlib.util import find_spec
-
-    return find_spec("optuna") is not None
 
 
 class _progress:

@@ -7,6 +7,7 @@ import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
+from importlib.util import find_spec
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
@@ -33,6 +34,11 @@ ALONE = ", alone"
 """End of the name of a policy whose proposals are not ordered by the Families' estimates as well."""
 
 _worker: dict[str, Any] = {}
+
+
+def searches() -> tuple[str, ...]:
+    """Those that can run here: surrogates need Optuna."""
+    return tuple(name for name in replay.SEARCHES if "tpe" not in name or find_spec("optuna") is not None)
 
 
 def evaluate(
@@ -87,14 +93,15 @@ def _begin(
         kinds[name] = replay.policy_search(name.replace(" ", "_"), load(path)[0], contrast, confidence)
     if training:
         device, rows = read(training)
-        _worker["knowledge"] = replay.knowledge_of(tables_of(rows, device))
+        _worker["training"] = tables_of(rows, device)
         kinds["neighbours"] = Neighbours
     _worker.update(tables=_tables(held_out, only), kinds=kinds, seeds=seeds, budget=budget)
 
 
 def _search(name: str, table: int) -> list[Run]:
-    kind, knowledge = _worker["kinds"][name], _worker.get("knowledge")
-    return [replay.replay(_worker["tables"][table], kind, name, seed, _worker["budget"], knowledge) for seed in range(_worker["seeds"])]
+    kind, where = _worker["kinds"][name], _worker["tables"][table]
+    knowledge = replay.knowledge_of(_worker["training"], replay.families_of(where)) if kind is Neighbours else None
+    return [replay.replay(where, kind, name, seed, _worker["budget"], knowledge) for seed in range(_worker["seeds"])]
 
 
 def summary(runs: Mapping[str, Sequence[Run]], budget: int = BUDGET) -> dict[str, Any]:

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from kernelwright.learn.table import Row, Table
+from kernelwright.families.family import Config
+from kernelwright.learn.table import Listed, Row, Table
 from kernelwright.propose.configs import ConfigProposer
 from kernelwright.propose.evolve import Evolve
 from kernelwright.propose.neighbours import Knowledge, Neighbours
@@ -85,14 +86,18 @@ def policy_search(name: str, model: object, contrast: str = "buckets", confidenc
     return type(f"Replayed_{name}", (PolicyProposer,), settings)
 
 
-def knowledge_of(tables: Sequence[Table]) -> Knowledge:
-    """What a tuned suite would know: for `neighbours`, of training shapes only."""
-    known = Knowledge()
+def knowledge_of(tables: Sequence[Table], families: Sequence[Listed]) -> Knowledge:
+    """What a tuned suite would know: for `neighbours`, of training shapes only, in the choices of the Families that are searched."""
+    known, free = Knowledge(), {f.name: f.free for f in families}
     for table in tables:
-        for family in table.families():
-            for row in table.rows:
-                if row.family == family.name:
-                    known.learn(table.workload, _candidate(row), row.ratio or -math.inf, row.microseconds)
+        best: dict[tuple, Row] = {}
+        for row in table.rows:
+            if row.family in free:
+                key = (row.family, *(row.config[choice] for choice in free[row.family]))
+                best[key] = max(best.get(key, row), row, key=lambda r: r.ratio)
+        for row in best.values():
+            config = {choice: row.config[choice] for choice in free[row.family]}
+            known.learn(table.workload, _candidate(row, config), row.ratio or -math.inf, row.microseconds)
     return known
 
 
@@ -100,7 +105,7 @@ def replay(
     table: Table, search: type[Proposer], name: str, seed: int, budget: int, knowledge: Knowledge | None = None, stop: float = 1.0
 ) -> Run:
     """Ends at `budget` candidates, at a share of `stop`, or with the table."""
-    families = _families(table)
+    families = families_of(table)
     given = (table.workload, families, table.device)
     proposer = search(*given, knowledge, seed) if issubclass(search, Neighbours) else search(*given, seed)  # pyright: ignore
     shares: list[float] = []
@@ -118,10 +123,10 @@ def replay(
     return Run(name, table.workload.name, seed, tuple(shares))
 
 
-_known_families: dict[int, tuple[Table, list]] = {}
+_known_families: dict[int, tuple[Table, list[Listed]]] = {}
 
 
-def _families(table: Table) -> list:
+def families_of(table: Table) -> list[Listed]:
     """The same objects for all searches of a table: they remember what their models say."""
     if id(table) not in _known_families:
         _known_families[id(table)] = (table, table.families())
@@ -134,8 +139,8 @@ def _row_of(table: Table, families: Sequence, candidate: Candidate) -> Row:
     return table.by_key[family.name, tuple(whole.items())]
 
 
-def _candidate(row: Row) -> Candidate:
-    return Candidate(kind="fake", source=row.to_json(), origin=Origin(kind="family", name=row.family, config=dict(row.config)))
+def _candidate(row: Row, config: Config) -> Candidate:
+    return Candidate(kind="fake", source=row.to_json(), origin=Origin(kind="family", name=row.family, config=dict(config)))
 
 
 def judged(table: Table, candidate: Candidate, row: Row) -> Trial:

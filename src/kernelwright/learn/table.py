@@ -113,12 +113,13 @@ class Listed(Family):
             others = [key for key in free if key != tied]
             if len({tuple(c[key] for key in others) for c in configs}) == len(configs):
                 free = others
-        self._free = free
+        self.free = tuple(free)
+        """The choices of its Space."""
         self._found: dict[Any, Any] = {}
         self._configs = {self._key(c): c for c in configs}
 
     def _key(self, config: Config) -> tuple:
-        return tuple(config.get(key) for key in self._free)
+        return tuple(config.get(key) for key in self.free)
 
     def completed(self, config: Config) -> Config:
         """With its tied choices. Raises KeyError for one that is not of the list."""
@@ -128,10 +129,10 @@ class Listed(Family):
         return None if w == self._workload else f"what was measured is {self._workload.name}"
 
     def listed(self, w: Workload, device: DeviceFacts) -> list[Config]:
-        return [{key: c[key] for key in self._free} for c in self._configs.values()]
+        return [{key: c[key] for key in self.free} for c in self._configs.values()]
 
     def space(self, w: Workload, device: DeviceFacts) -> Space:
-        seen = {key: {c[key] for c in self._configs.values()} for key in self._free}
+        seen = {key: {c[key] for c in self._configs.values()} for key in self.free}
         return {key: tuple(v for v in values if v in seen[key]) for key, values in self.whole.space(w, device).items() if key in seen}
 
     def illegal(self, config: Config, w: Workload, device: DeviceFacts) -> str | None:
@@ -154,10 +155,13 @@ class Listed(Family):
 
     def _only(self, suggested: Iterable[Config]) -> tuple[Config, ...]:
         """Those of the list that a suggestion is, its tied choices aside."""
-        return tuple({key: c[key] for key in self._free} for c in suggested if self._key(c) in self._configs)
+        return tuple({key: c[key] for key in self.free} for c in suggested if self._key(c) in self._configs)
 
     def estimate(self, config: Config, w: Workload, device: DeviceFacts) -> float | None:
-        return self.whole.estimate(self.completed(config), w, device)
+        if self._key(config) in self._configs:
+            return self.whole.estimate(self.completed(config), w, device)
+        whole = set(self.whole.space(w, device)) == set(config)  # of a neighbour's config that this list lacks
+        return self.whole.estimate(config, w, device) if whole else None
 
     def render(self, config: Config, w: Workload, device: DeviceFacts) -> Candidate:
         return Candidate(kind="fake", source=json.dumps([self.name, self.completed(config)]), origin=self.origin(config))
