@@ -120,7 +120,7 @@ def main() -> None:
             {name: [r for r in found if r.workload in dense] for name, found in runs.items()}, args.budget
         )
     shown = figures.get("dense") or figures["all"]
-    curves = csv_rows(run)
+    curves = last_line(run / "rl.csv")
     write_summary(
         args.out,
         command_line("learning.py"),
@@ -130,6 +130,7 @@ def main() -> None:
             "random_candidates_to_97pct": shown["searches"].get("random", {}).get("candidates_to_97pct"),
             "policy_first_within_10pct": shown["policy_first_within_10pct"],
             "rl_gain": shown["rl_gain"],
+            "training_seconds": {name: last_line(run / f"{name}.csv")["seconds"] for name in ("pretrain", "sft", "rl")},
             "policy_valid": curves.get("valid"),
             "policy_cheats": curves.get("cheats"),
             "policy_proposal_ms": proposal_ms(files[AFTER][0], facts),
@@ -173,9 +174,9 @@ def corpus_of(args: argparse.Namespace, run: Path) -> None:
     )
 
 
-def csv_rows(run: Path) -> dict[str, float]:
-    """The last line of RL's curves."""
-    lines = (run / "rl.csv").read_text().splitlines()
+def last_line(path: Path) -> dict[str, float]:
+    """Of a stage's curves; its seconds are those since it was begun or went on."""
+    lines = path.read_text().splitlines()
     return dict(zip(lines[0].split(","), map(float, lines[-1].split(",")), strict=True))
 
 
