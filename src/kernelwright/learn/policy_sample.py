@@ -130,12 +130,20 @@ class Written:
         return cls(*tensors, mask.to(device) if mask is not None else None)
 
 
-def log_likelihood(policy: Policy, prompts: Prompts, written: Written) -> Tensor:
-    """[designs, positions], 0 where no word stands. The designs of a prompt are next to each other, as many for each."""
+def logits_of(policy: Policy, prompts: Prompts, written: Written) -> Tensor:
+    """[designs, positions, words in all]. The designs of a prompt are next to each other, as many for each."""
     each = written.before.shape[0] // prompts.words.shape[0]
     past, there = repeated(policy.read(prompts), each), prompts.there.repeat_interleave(each, 0)
-    logits, _ = policy.write(written.before, written.slots, there, past)
-    logits = logits.float()
+    return policy.write(written.before, written.slots, there, past)[0].float()
+
+
+def log_likelihood(policy: Policy, prompts: Prompts, written: Written) -> Tensor:
+    """[designs, positions], 0 where no word stands."""
+    return chosen(logits_of(policy, prompts, written), written)
+
+
+def chosen(logits: Tensor, written: Written) -> Tensor:
+    """Logarithms of the likelihoods of the words that stand there, among those allowed."""
     if written.allowed is not None:
         logits = logits.masked_fill(~written.allowed, -torch.inf)
     return logits.log_softmax(-1).gather(2, written.target[..., None])[..., 0].masked_fill(written.weight == 0, 0.0)

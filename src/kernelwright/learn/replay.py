@@ -8,19 +8,21 @@ import random
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 
 from kernelwright.families.family import Config
+from kernelwright.learn.policy_vocabulary import Prompt
 from kernelwright.learn.table import Listed, Row, Table
 from kernelwright.propose.configs import ConfigProposer
 from kernelwright.propose.evolve import Evolve
 from kernelwright.propose.neighbours import Knowledge, Neighbours
-from kernelwright.propose.policy import CONFIDENCE, PolicyProposer
+from kernelwright.propose.policy import CONFIDENCE, DRAWS, PolicyProposer
 from kernelwright.propose.proposer import Proposer
 from kernelwright.propose.tpe import Tpe
 from kernelwright.propose.uniform import Random
-from kernelwright.records import Candidate, Comparison, Environment, Origin, Timing, Trial, Verdict
+from kernelwright.records import Candidate, Comparison, Environment, Origin, Timing, Trial, Verdict, Workload
 
 CLOSE = 0.97
 """Share of the best known speed that counts as found: a screen cannot tell more."""
@@ -82,8 +84,21 @@ class Run:
 
 def policy_search(name: str, model: object, contrast: str = "buckets", confidence: float = CONFIDENCE) -> type[PolicyProposer]:
     """A proposer with that kernel model."""
-    settings = {"contrast": contrast, "confidence": confidence, "model": classmethod(lambda cls: model)}
-    return type(f"Replayed_{name}", (PolicyProposer,), settings)
+    settings = {"contrast": contrast, "confidence": confidence, "model": classmethod(lambda cls: model), "first": {}}
+    return type(f"Replayed_{name}", (_Remembering,), settings)
+
+
+class _Remembering(PolicyProposer):
+    """Before anything was measured a short table is ranked the same for every seed."""
+
+    first: ClassVar[dict[Workload, dict[tuple[int, ...], float]]]
+
+    def _likely(self, prompt: Prompt, temperature: float) -> dict[tuple[int, ...], float]:
+        if self._ratios or self.visited or sum(map(len, self.space.listed.values())) > DRAWS:
+            return super()._likely(prompt, temperature)
+        if self.workload not in self.first:
+            self.first[self.workload] = super()._likely(prompt, temperature)
+        return self.first[self.workload]
 
 
 def knowledge_of(tables: Sequence[Table], families: Sequence[Listed]) -> Knowledge:
