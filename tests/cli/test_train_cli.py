@@ -13,7 +13,7 @@ from kernelwright.cli import app
 
 sys.path.append(str(Path(__file__).parents[1] / "learn"))
 
-from made_up_tables import DEVICE, rows
+from made_up_tables import DEVICE, TRAINING, rows
 
 from kernelwright.learn import policy_data, table
 
@@ -45,7 +45,7 @@ def test_one_command_goes_from_measurements_to_evaluated_weights(tmp_path, few_w
     assert made.exit_code == 0, made.output
     said = json.loads(made.stdout)
     assert list(said["stages"]) == ["corpus", "pretrain", "sft", "rl", "evaluate"]
-    assert said["stages"]["corpus"]["measured"] == 16 * 68 and said["stages"]["rl"]["cheats"] == 0
+    assert said["stages"]["corpus"]["measured"] == len(TRAINING) * 68 and said["stages"]["rl"]["cheats"] == 0
     figures = json.loads((tmp_path / "run" / "evaluation.json").read_text())
     assert {"random", "evolve", "neighbours", "policy before RL", "policy after RL"} <= set(figures["searches"])
     assert figures["searches"]["policy after RL"]["shapes"] == 4

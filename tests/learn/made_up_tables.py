@@ -7,7 +7,7 @@ from itertools import product
 
 from kernelwright.families.family import DeviceFacts
 from kernelwright.families.scripted import Scripted
-from kernelwright.learn.policy_data import split
+from kernelwright.learn.policy_data import is_held_out, split
 from kernelwright.learn.table import Row
 from kernelwright.problems import resolve
 from kernelwright.records import Outcome
@@ -35,7 +35,14 @@ def rows_of(name: str, noise: float = 0.0) -> list[Row]:
     return found
 
 
-TRAINING = [f"gemm:{m}x{n}x{k}:fp16:nn" for m in (64, 128, 1024, 4096) for n in (256, 384) for k in (96, 320)]
+def _training() -> list[str]:
+    """As widely spread as the held-out shapes: with few sizes a model learns those sizes."""
+    rng, sizes = random.Random(1), (64, 128, 256, 384, 512, 1024, 2048, 4096, 8192)
+    drawn = {f"gemm:{rng.choice(sizes)}x{rng.choice(sizes)}x{rng.choice(sizes)}:fp16:nn" for _ in range(60)}
+    return [name for name in sorted(drawn) if not is_held_out(resolve(name))][:40]
+
+
+TRAINING = _training()
 
 
 def rows() -> list[Row]:
