@@ -44,6 +44,7 @@ def test_every_variable_has_an_effect(tmp_path):
         "KERNELWRIGHT_LLM_CONCURRENCY": "2",
         "KERNELWRIGHT_LLM_SECONDS": "10",
         "KERNELWRIGHT_LLM_EXEMPLARS": "islands",
+        "KERNELWRIGHT_LLM_PROMPT": "brief",
     }
     assert set(values) == {v.name for v in VARIABLES}
     for name, value in values.items():

@@ -57,7 +57,8 @@ VARIABLES = (
     Variable("KERNELWRIGHT_LLM_ANSWER_TOKENS", "8192", "most tokens of one answer"),
     Variable("KERNELWRIGHT_LLM_CONCURRENCY", "4", "calls at one time"),
     Variable("KERNELWRIGHT_LLM_SECONDS", "300", "most seconds of one call"),
-    Variable("KERNELWRIGHT_LLM_EXEMPLARS", "buckets", "how exemplars are drawn: buckets or islands"),
+    Variable("KERNELWRIGHT_LLM_EXEMPLARS", "buckets", "how exemplars are drawn: buckets, islands, random or none"),
+    Variable("KERNELWRIGHT_LLM_PROMPT", "full", "full, or brief for models with a small context and those that train-hf made"),
 )
 
 SECRETS = ("KERNELWRIGHT_LLM_KEY",)
@@ -83,6 +84,7 @@ class Llm:
     seconds: float = 300.0
     """Of one call."""
     exemplars: str = "buckets"
+    prompt: str = "full"
 
 
 @dataclass(frozen=True)
@@ -118,6 +120,12 @@ class Settings:
 def child_environment(changes: Mapping[str, str]) -> dict[str, str]:
     """The environment of a process that we start: ours without its secrets, with some variables set."""
     return {**{name: value for name, value in os.environ.items() if name not in SECRETS}, **changes}
+
+
+def visible_gpu(index: int) -> str:
+    """What CUDA_VISIBLE_DEVICES must be for a process that is to see that one of the GPUs visible here."""
+    visible = [name.strip() for name in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if name.strip()]
+    return visible[index] if index < len(visible) else str(index)
 
 
 def settings(environ: Mapping[str, str] | None = None) -> Settings:
@@ -196,9 +204,8 @@ def _llm(env: Mapping[str, str]) -> Llm:
             f"KERNELWRIGHT_LLM_DOLLARS limits the money, but the price of {unpriced[0]} is not known; write {unpriced[0]}=IN/OUT in "
             "KERNELWRIGHT_LLM_MODELS, dollars per million tokens"
         )
-    exemplars = env.get("KERNELWRIGHT_LLM_EXEMPLARS", "").strip() or "buckets"
-    if exemplars not in ("buckets", "islands"):
-        raise SettingsError(f"KERNELWRIGHT_LLM_EXEMPLARS={exemplars!r} is no way of drawing; set it to buckets or islands")
+    exemplars = _one_of(env, "KERNELWRIGHT_LLM_EXEMPLARS", ("buckets", "islands", "random", "none"), "way of drawing")
+    prompt = _one_of(env, "KERNELWRIGHT_LLM_PROMPT", ("full", "brief"), "form of a prompt")
     key = env.get("KERNELWRIGHT_LLM_KEY", "").strip()
     if not (key.isascii() and key.isprintable()):
         raise SettingsError("KERNELWRIGHT_LLM_KEY holds characters that no key has; copy it again")
@@ -213,7 +220,16 @@ def _llm(env: Mapping[str, str]) -> Llm:
         concurrency=whole("KERNELWRIGHT_LLM_CONCURRENCY", 4, 256),
         seconds=_positive(env, "KERNELWRIGHT_LLM_SECONDS", 300.0, "seconds"),
         exemplars=exemplars,
+        prompt=prompt,
     )
+
+
+def _one_of(env: Mapping[str, str], name: str, known: tuple[str, ...], what: str) -> str:
+    """The first is the default."""
+    text = env.get(name, "").strip() or known[0]
+    if text not in known:
+        raise SettingsError(f"{name}={text!r} is no {what}; set it to {', '.join(known[:-1])} or {known[-1]}")
+    return text
 
 
 def _models(text: str) -> tuple[tuple[str, ...], dict[str, tuple[float, float]]]:
