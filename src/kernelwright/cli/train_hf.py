@@ -1,4 +1,4 @@
-"""`kernelwright train-hf STAGE...`: trains a Hugging Face model to write kernels, on our own verified ones and on what was measured of its."""
+"""`kernelwright train-hf STAGE...`: trains a Hugging Face model to write kernels: on verified ones of ours, then on how its own fare."""
 
 from __future__ import annotations
 
@@ -170,7 +170,7 @@ def _corpus(
         workloads = [w for text in names for w in workloads_of(text, layouts=layouts)] or [
             w for w in archive.workloads() if archive.best(w, one.name, own=True) is not None
         ]
-        write = {"render": render, "kernels": kernels, "held_out": held_out, "seed": seed}
+        write: dict[str, Any] = {"render": render, "kernels": kernels, "held_out": held_out, "seed": seed}
 
         def said(line: str) -> None:
             screen.print(line, markup=False)

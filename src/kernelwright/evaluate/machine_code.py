@@ -71,9 +71,9 @@ def code_of(artifact: str | Path) -> dict[str, bytes]:
     """The sections of a cubin or shared object that are executed or read by what is: equal ones are the same kernels. Without names, debug
     facts and hashes of the source. Raises ValueError for what is no 64-bit ELF file, OSError."""
     data = Path(artifact).read_bytes()
+    if data[:5] != b"\x7fELF\x02":
+        raise ValueError(f"{artifact} is no 64-bit ELF file")
     try:
-        if data[:5] != b"\x7fELF\x02":
-            raise ValueError(f"{artifact} is no 64-bit ELF file")
         (table,), (size, count, names) = struct.unpack_from("<Q", data, 40), struct.unpack_from("<HHH", data, 58)
         headers = [struct.unpack_from("<IIQQQQ", data, table + i * size) for i in range(count)]
         texts = headers[names][4]
@@ -82,6 +82,6 @@ def code_of(artifact: str | Path) -> dict[str, bytes]:
             title = data[texts + name : data.index(b"\0", texts + name)].decode()
             if title.startswith(CODE):
                 found[title] = b"" if kind == 8 else data[offset : offset + length]  # 8: it takes no space in the file
-    except (struct.error, IndexError, UnicodeDecodeError):
+    except (struct.error, IndexError, OverflowError, ValueError):
         raise ValueError(f"{artifact} is a damaged ELF file") from None
     return found

@@ -100,11 +100,15 @@ class Pool:
     def _screen(self, w: Workload, candidate: Candidate) -> Trial:
         """As the search does it: a screen, once more if it was too noisy, in a fresh process if it is faster than can be believed."""
         job = screen_job(w, self.target.name, rivals.names_for(w, self.target.name)[:1])
-        for _ in range(2):
-            (trial,) = self._evaluator.evaluate([candidate], job, stage="screen", session=self.session)
-            self.archive.append(trial)
-            if trial.verdict.outcome is not Outcome.NOISY:
-                break
+
+        def screened() -> Trial:
+            (found,) = self._evaluator.evaluate([candidate], job, stage="screen", session=self.session)
+            self.archive.append(found)
+            return found
+
+        trial = screened()
+        if trial.verdict.outcome is Outcome.NOISY:
+            trial = screened()
         claimed = reward.reference(trial)
         if claimed is None or claimed.ratio <= reward.ceiling(self.archive.trials(workload=w)):
             return trial

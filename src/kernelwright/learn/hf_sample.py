@@ -87,8 +87,8 @@ def keep(o: Options, s: Sampling, pool: Pool, rounds: int = 1) -> dict[str, Any]
 
 
 def evaluate(o: Options, s: Sampling, pool: Pool, name: str, part: str) -> dict[str, Any]:
-    """Answers to prompts of Workloads of the corpus's `part`: evaluate/NAME.json has counts of all and by Workload, evaluate/NAME.jsonl every
-    answer with its outcome. Raises ValueError where the part is empty."""
+    """Answers to prompts of Workloads of the corpus's `part`: evaluate/NAME.json has counts of all and by Workload, NAME.jsonl every answer
+    with its outcome. Raises ValueError where the part is empty."""
     from accelerate import PartialState
 
     workloads = workloads_in(o.run / "corpus", part)
@@ -124,21 +124,21 @@ def written(o: Options, s: Sampling, pool: Pool, workloads: Sequence[Workload], 
     asked = [(w, prompts.ask(w, step, n)) for w in workloads for n in range(s.answers)]
     state = PartialState()
     model.to(state.device)
-    with state.split_between_processes(list(range(len(asked)))) as mine:
-        texts = hf_model.sample(
-            model,
-            tokenizer,
-            [asked[i][1] for i in mine],
-            answer_tokens=o.answer_tokens,
-            temperature=s.temperature,
-            batch=s.batch,
-            seed=o.seed + state.process_index,
-        )
+    mine = asked[state.process_index :: state.num_processes]
+    texts = hf_model.sample(
+        model,
+        tokenizer,
+        [messages for _, messages in mine],
+        answer_tokens=o.answer_tokens,
+        temperature=s.temperature,
+        batch=s.batch,
+        seed=o.seed + state.process_index,
+    )
     del model
     torch.cuda.empty_cache()  # what a judge needs
-    judged = pool.judge([(asked[i][0], text) for i, text in zip(mine, texts, strict=True)], step)
-    share = [((*asked[i], text), j) for i, text, j in zip(mine, texts, judged, strict=True)]
-    every = gather_object(share) if state.num_processes > 1 else share
+    judged = pool.judge([(w, text) for (w, _), text in zip(mine, texts, strict=True)], step)
+    share = [((*one, text), j) for one, text, j in zip(mine, texts, judged, strict=True)]
+    every: Any = gather_object(share) if state.num_processes > 1 else share
     return [a for a, _ in every], [j for _, j in every]
 
 

@@ -126,7 +126,7 @@ def arguments(config: Any, o: Options, stage: str, **more: Any) -> Any:
 
 
 def _tensorboard() -> bool:
-    from transformers.integrations import is_tensorboard_available
+    from transformers.integrations.integration_utils import is_tensorboard_available
 
     return is_tensorboard_available()
 
