@@ -97,7 +97,7 @@ def test_a_bad_search_time_gets_one_sentence(text):
         ("TOKENS", "0", "integer from 1"),
         ("DOLLARS", "-1", "dollars above 0"),
         ("CONCURRENCY", "many", "integer from 1 to 256"),
-        ("EXEMPLARS", "best", "buckets or islands"),
+        ("EXEMPLARS", "best", "buckets, islands, random or none"),
     ],
 )
 def test_bad_llm_settings_get_one_sentence(name, text, says):

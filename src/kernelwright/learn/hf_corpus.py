@@ -76,7 +76,7 @@ def build(
             counts["passages"] += 1
         for w in parts["train"]:
             trials = [t for t in archive.trials(workload=w) if t.environment.target == target.name and t.candidate.kind != "rival"]
-            right = [t for t in reward.counted(trials) if score(t) is not None]
+            right = [t for t in _counted(trials) if score(t) is not None]
             chosen = _same_code(builder, _spread(right, kernels), left_out)
             for t in chosen:
                 title = f"{w.name} on {device.facts.name or target.name}: {score(t):.2f}"
@@ -94,8 +94,10 @@ def build(
             counts["kernels"] += len(chosen)
             said(f"{w.name}: {len(right)} right, {len(chosen)} written")
     if not counts["kernels"]:
+        why = "".join(f"; of {n}: {reason}" for reason, n in left_out.items())
         raise ValueError(
-            f"there is no verified kernel for {target.name} in {archive.path}; let some be drawn with --render, or run `kernelwright tune`"
+            f"there is no verified kernel for {target.name} in {archive.path} that can be written{why}; let some be drawn with --render, or "
+            "run `kernelwright tune`"
         )
     summary = {"target": target.name, **{k: len(v) for k, v in parts.items()}, **counts, "left_out": dict(left_out)}
     (folder / "summary.json").write_text(json.dumps(summary, indent=2) + "\n")
@@ -134,6 +136,13 @@ def _rendered(w: Workload, target: Target, count: int, rng: random.Random) -> It
             seen.add(point)
             family, config = space.families[point.family], space.config(point)
             yield family.render(config, w, facts).replace(origin=family.origin(config, "train-hf"))
+
+
+def _counted(trials: Sequence[Trial]) -> list[Trial]:
+    """Screens that count, and confirmations of kernels whose screens are not there: published archives have no others."""
+    screens = reward.counted(trials)
+    known = {t.candidate.id for t in screens}
+    return [*screens, *(t for t in trials if t.stage in ("confirm", "replay") and t.candidate.id not in known)]
 
 
 def _spread(trials: Sequence[Trial], count: int) -> list[Trial]:

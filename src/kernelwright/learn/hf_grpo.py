@@ -103,7 +103,7 @@ def _trainer(prompts: Prompts, workloads: list[Workload]) -> Any:
             return super()._generate_and_score_completions(asked)
 
         def _generate_single_turn(self, *args: Any, **more: Any) -> Any:
-            with hf_model.computing(self.model):
+            with hf_model.computing(self.model), hf_model.merged(self.accelerator.unwrap_model(self.model)):
                 return super()._generate_single_turn(*args, **more)
 
     return Contrastive
