@@ -1,4 +1,4 @@
-"""`kernelwright train-hf` as a user types it: the corpus, and requests that cannot be met. Training itself: tests/learn/test_hf_train.py."""
+"""`kernelwright train-hf` as a user types it: the corpus, and requests that cannot be met. Training: tests/learn/test_hf_train.py."""
 
 from __future__ import annotations
 
@@ -14,9 +14,8 @@ def test_a_corpus_is_made_once(tmp_path):
     command = ("train-hf", "corpus", "--run", str(run), "--target", "cpu", "--json")
     none = kernelwright(*command, home=tmp_path)
     assert none.returncode == 2 and "let some be drawn with --render" in json.loads(none.stdout)["error"]
-    done = kernelwright(
-        *command, "--workload", problem, "--workload", "chain:silu-mul:8x64", "--render", "2", "--held-out", "1", home=tmp_path
-    )
+    two = ("--workload", problem, "--workload", "chain:silu-mul:8x64")
+    done = kernelwright(*command, *two, "--render", "2", "--held-out", "1", home=tmp_path)
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)["corpus"]
     assert found["train"] == found["held_out"] == 1 and 1 <= found["kernels"] <= 2 and found["pairs"] >= 1

@@ -96,8 +96,8 @@ def build(
     if not counts["kernels"]:
         why = "".join(f"; of {n}: {reason}" for reason, n in left_out.items())
         raise ValueError(
-            f"there is no verified kernel for {target.name} in {archive.path} that can be written{why}; let some be drawn with --render, or "
-            "run `kernelwright tune`"
+            f"there is no verified kernel for {target.name} in {archive.path} that can be written{why}; let some be drawn with --render, "
+            "or run `kernelwright tune`"
         )
     summary = {"target": target.name, **{k: len(v) for k, v in parts.items()}, **counts, "left_out": dict(left_out)}
     (folder / "summary.json").write_text(json.dumps(summary, indent=2) + "\n")

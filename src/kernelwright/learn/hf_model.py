@@ -110,9 +110,11 @@ def computing(model: Any) -> Any:
 
 @contextmanager
 def merged(model: Any) -> Iterator[None]:
-    """With its adapters in its weights for the while: apart they are three small products more a layer, each a launch, which is most of what
-    writing a token costs."""
-    able = hasattr(model, "merge_adapter")
+    """With its adapters in its weights for the while: apart they are three small products more for each of seven a layer, and launches are
+    most of what writing a token costs. Not in bfloat16: what is added and taken off again would leave its rounding behind."""
+    import torch
+
+    able = hasattr(model, "merge_adapter") and next(model.parameters()).dtype == torch.float32
     if able:
         model.merge_adapter()
     try:
