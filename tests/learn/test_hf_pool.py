@@ -11,6 +11,7 @@ from hf_tiny import ANSWERS, BROKEN, FAST, PLAIN, answer
 from kernelwright.archive import Archive
 from kernelwright.families import families_for
 from kernelwright.learn import hf_corpus, hf_text
+from kernelwright.learn.compact import compact
 from kernelwright.learn.hf_pool import BEFORE, Judged, Pool, counts, filled
 from kernelwright.learn.reward import FAILED, reward
 from kernelwright.problems import resolve
@@ -45,8 +46,14 @@ def test_answers_become_rewards(pool):
     # what was measured once is not measured again, and has the same reward
     again = pool.judge([(W, ANSWERS[name]) for name in names], step=7)
     assert [j.reward for j in again] == [j.reward for j in judged] and len(list(pool.archive.trials())) == len(trials)
-    summary = counts(judged)
-    assert summary["right"] == 0.5 and summary["unreadable"] == 1 / 6 and summary["cheats"] == 0
+    shows_fast, shows_none = [{"role": "user", "content": compact(FAST)}], [{"role": "user", "content": "write"}]
+    summary = counts([shows_fast, *[shows_none] * 5], judged)
+    assert (
+        summary["right"] == 0.5
+        and summary["new_right"] == pytest.approx(1 / 3)
+        and summary["unreadable"] == 1 / 6
+        and summary["cheats"] == 0
+    )
     assert summary["best_speed"] == pytest.approx(max(t.comparisons[0].ratio for t in trials if t.verdict.ok), rel=0.2)
 
 
@@ -63,7 +70,14 @@ def test_a_step_sees_what_earlier_steps_measured(pool):
 def test_a_noisy_time_teaches_nothing():
     assert filled([2.0, None, 0.0]) == [2.0, 1.0, 0.0] and filled([None]) == [FAILED]
     judged = [Judged(None, "NOISY"), Judged(-1.0, str(Outcome.CHEAT)), Judged(0.0, "UNREADABLE")]
-    assert counts(judged) == {"right": 0, "cheats": 1 / 3, "unreadable": 1 / 3, "mean_reward": -0.5, "best_speed": 0.0}
+    assert counts([[]] * 3, judged) == {
+        "right": 0,
+        "new_right": 0,
+        "cheats": 1 / 3,
+        "unreadable": 1 / 3,
+        "mean_reward": -0.5,
+        "best_speed": 0.0,
+    }
 
 
 def test_a_corpus_of_verified_kernels(pool, tmp_path):
@@ -76,7 +90,7 @@ def test_a_corpus_of_verified_kernels(pool, tmp_path):
     assert held[0].problem not in texts.replace(train[0].problem, ""), "nothing of a held-out workload is written"
     assert pool.history(held[0]), "but it is measured: its kernels are exemplars in an evaluation"
     pairs = hf_corpus.lines(folder / "pairs.jsonl")
-    assert 1 <= len(pairs) <= made["kernels"] and "=== " not in texts and BROKEN not in texts
+    assert 1 <= len(pairs) <= hf_corpus.BESIDE * made["kernels"] and "=== " not in texts and BROKEN not in texts
     for pair in pairs:
         assert [m["role"] for m in pair["prompt"]] == ["system", "user"] and train[0].name in pair["prompt"][1]["content"]
         candidate = read(pair["completion"][0]["content"], languages(train[0], CPU.facts()), train[0], Origin(kind="policy"))

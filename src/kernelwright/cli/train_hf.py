@@ -30,7 +30,9 @@ def register(app: typer.Typer) -> None:
     def train_hf(
         stages: Annotated[list[str], typer.Argument(help=f"One or more of {', '.join(STAGES)}, done in this order.", metavar="STAGE...")],
         model: Annotated[str, typer.Option(help="Folder, .gguf file or name on the Hub; default: what the last stage made.")] = "",
-        run: Annotated[Path, typer.Option(help="Folder of the training. What is there is gone on with.")] = Path("kernelwright-hf"),
+        run: Annotated[Path, typer.Option("--folder", help="Folder of the training. What is there is gone on with.")] = Path(
+            "kernelwright-hf"
+        ),
         workload: Annotated[
             list[str] | None, typer.Option(help="corpus: problems or suites; default: all that the archive holds for the target.")
         ] = None,
@@ -107,7 +109,9 @@ def register(app: typer.Typer) -> None:
                 seed=seed,
             )
 
-        screen = console(json_output)
+        first = _first_process("corpus" in stages)
+        screen = console(json_output or not first)
+        screen.quiet = not first
         results: dict[str, Any] = {}
         sampling = Sampling(answers, temperature, exemplars, side_by_side)
         ordered = [s for s in STAGES if s in stages]
@@ -119,9 +123,9 @@ def register(app: typer.Typer) -> None:
             for stage in ordered:
                 if stage != "corpus":
                     results[stage] = _stage(stage, options(stage), sampling, Grpo(kl=kl), rounds, target, name, part, screen)
-        if json_output:
+        if json_output and first:
             emit(results)
-        else:
+        elif first:
             for stage, summary in results.items():
                 text = ", ".join(f"{what} {value}" for what, value in summary.items() if not isinstance(value, dict | list))
                 screen.print(f"{stage}: {text}", markup=False)
@@ -184,12 +188,26 @@ def _corpus(
         return hf_corpus.build(folder, workloads, one, archive, Device(one.facts(), {}), said=said, **write)
 
 
+def _first_process(corpus: bool) -> bool:
+    """Whether this process speaks for all that `accelerate launch` started. Raises BadParameter where they would all write a corpus."""
+    try:
+        from accelerate import PartialState
+    except ImportError:
+        return True
+    state = PartialState()
+    if corpus and state.num_processes > 1:
+        raise typer.BadParameter(
+            "a corpus is written by one process; run `kernelwright train-hf corpus` first, then launch the other stages"
+        )
+    return state.is_main_process
+
+
 def _session(run: Path) -> str:
     """Of all that this training measures."""
     try:
         return (run / "corpus" / "session").read_text()
     except FileNotFoundError:
-        raise ValueError(f"there is no corpus in {run}; make one with: kernelwright train-hf corpus --run {run}") from None
+        raise ValueError(f"there is no corpus in {run}; make one with: kernelwright train-hf corpus --folder {run}") from None
 
 
 def _latest(run: Path, stage: str, given: str) -> str:

@@ -34,6 +34,8 @@ KERNELS = 24
 """Most kernels of a Workload that are written: beyond that they differ in a number or two."""
 DRAWS = 2_000
 """In a space with few legal configs, so many draws without a new one end the drawing."""
+BESIDE = 3
+"""Times that a kernel is an answer, each beside exemplars drawn anew."""
 ALONE = 4
 """One answer in so many is to a prompt without exemplars, as the first of a search is."""
 
@@ -83,7 +85,7 @@ def build(
                 texts.write(
                     json.dumps({"text": f"{title}\n{llm_prompt.as_file(t.candidate, w, brief=True)}", "source": t.candidate.id}) + "\n"
                 )
-            for number, t in enumerate(chosen):
+            for number, t in enumerate(t for t in chosen for _ in range(BESIDE)):
                 slower = [] if number % ALONE == ALONE - 1 else better_than(t, right)
                 if (score(t) or 0.0) < _median(right) and slower:
                     continue  # what is written beside measured kernels is an improvement worth learning

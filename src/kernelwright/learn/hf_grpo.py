@@ -117,13 +117,15 @@ class _Reward:
     def __init__(self, pool: Pool, workloads: list[Workload], group: int):
         self._pool, self._workloads, self._group = pool, workloads, group
 
-    def __call__(self, *, completions: list[Any], workload: list[int], trainer_state: Any, log_metric: Any, **_: Any) -> list[float]:
+    def __call__(
+        self, *, prompts: list[Any], completions: list[Any], workload: list[int], trainer_state: Any, log_metric: Any, **_: Any
+    ) -> list[float]:
         answers = [(self._workloads[i], text[0]["content"]) for i, text in zip(workload, completions, strict=True)]
         judged = self._pool.judge(answers, trainer_state.global_step)
         advantages: list[float] = []
         for start in range(0, len(judged), self._group):
             advantages += smoothed(filled([j.reward for j in judged[start : start + self._group]]))
-        for name, value in counts(judged).items():
+        for name, value in counts(prompts, judged).items():
             log_metric(name, value)
         log_metric("distinct", len({j.trial.candidate.id for j in judged if j.trial}) / len(judged))
         log_metric("groups_that_differ", statistics.fmean(a != 0 for a in advantages))

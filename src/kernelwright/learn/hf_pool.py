@@ -15,7 +15,8 @@ from kernelwright import propose, rivals
 from kernelwright.archive import Archive
 from kernelwright.evaluate.evaluator import Evaluator
 from kernelwright.learn import reward
-from kernelwright.learn.hf_text import Device
+from kernelwright.learn.compact import compact
+from kernelwright.learn.hf_text import Device, Messages
 from kernelwright.loop import measured_again, screen_job
 from kernelwright.propose.llm_answer import AnswerError, languages, read
 from kernelwright.records import Candidate, Origin, Outcome, Trial, Workload
@@ -128,12 +129,15 @@ def filled(rewards: Sequence[float | None]) -> list[float]:
     return [mean if r is None else r for r in rewards]
 
 
-def counts(judged: Sequence[Judged]) -> dict[str, float]:
-    """Of answers: shares that are right, cheat, cannot be read; mean reward; the fastest speed over the reference's."""
+def counts(prompts: Sequence[Messages], judged: Sequence[Judged]) -> dict[str, float]:
+    """Of answers to prompts: shares that are right, right and no copy of a kernel in the prompt, cheat, cannot be read; mean reward; the
+    fastest speed over the reference's."""
     n = max(1, len(judged))
-    speeds = [propose.score(j.trial) for j in judged if j.trial is not None and j.trial.verdict.ok]
+    right = [(p, j.trial) for p, j in zip(prompts, judged, strict=True) if j.trial is not None and j.trial.verdict.ok]
+    speeds = [propose.score(t) for _, t in right]
     return {
-        "right": len(speeds) / n,
+        "right": len(right) / n,
+        "new_right": sum(compact(t.candidate.source).strip() not in p[-1]["content"] for p, t in right) / n,
         "cheats": sum(j.outcome == Outcome.CHEAT for j in judged) / n,
         "unreadable": sum(j.outcome == "UNREADABLE" for j in judged) / n,
         "mean_reward": statistics.fmean(filled([j.reward for j in judged])) if judged else 0.0,

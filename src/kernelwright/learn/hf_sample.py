@@ -98,9 +98,16 @@ def evaluate(o: Options, s: Sampling, pool: Pool, name: str, part: str) -> dict[
     asked, judged = written(o, s, pool, workloads, step=BEFORE)
     by_workload = {}
     for w in workloads:
-        mine = [j for (other, *_), j in zip(asked, judged, strict=True) if other.id == w.id]
-        by_workload[w.name] = counts(mine) | {"answers": len(mine), "best_known_before": best[w.id]}
-    found = {"model": o.model, "part": part, "seed": o.seed, "exemplars": s.way, **counts(judged), "workloads": by_workload}
+        mine = [(messages, j) for (other, messages, _), j in zip(asked, judged, strict=True) if other.id == w.id]
+        by_workload[w.name] = counts(*zip(*mine, strict=True)) | {"answers": len(mine), "best_known_before": best[w.id]}
+    found = {
+        "model": o.model,
+        "part": part,
+        "seed": o.seed,
+        "exemplars": s.way,
+        **counts([messages for _, messages, _ in asked], judged),
+        "workloads": by_workload,
+    }
     if PartialState().is_main_process:
         folder = o.run / "evaluate"
         folder.mkdir(parents=True, exist_ok=True)
