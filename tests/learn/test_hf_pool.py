@@ -18,7 +18,7 @@ from kernelwright.problems import resolve
 from kernelwright.propose.exemplars import score
 from kernelwright.propose.llm_answer import languages, read
 from kernelwright.propose.llm_prompt import as_file
-from kernelwright.records import Origin, Outcome
+from kernelwright.records import Origin, Outcome, Verdict
 from kernelwright.targets import target
 
 W = resolve("chain:hardswish:16x64")
@@ -126,3 +126,16 @@ def test_a_plan_keeps_its_meaning_without_defaults():
     candidate = family.render(family.seeds(w, CPU.facts())[0], w, CPU.facts())
     text = answer(as_file(candidate, w, brief=True))
     assert read(text, languages(w, CPU.facts()), w, Origin(kind="policy")).plan == candidate.plan
+
+
+def test_a_kernel_that_was_too_noisy_once_has_the_reward_of_its_second_screen(pool):
+    (first,) = pool.judge([(W, ANSWERS["PLAIN"])], step=0)
+    trial = first.trial
+    noisy = trial.replace(verdict=Verdict(outcome=Outcome.NOISY, evidence="disturbed"), timings=(), comparisons=(), created="2026-01-01")
+    with Archive(pool.archive.path.with_name("b.db")) as archive, Pool(CPU, archive, "run", "tiny") as other:
+        archive.append(noisy)
+        assert other.judge([(W, ANSWERS["PLAIN"])], step=1)[0].reward is None, "not measured a third time in this training"
+        archive.append(trial)
+        assert other.judge([(W, ANSWERS["PLAIN"])], step=1)[0].reward == first.reward and len(list(archive.trials())) == 2
+        archive.append(noisy.replace(session="earlier", created="2026-01-02"))
+        assert other.judge([(W, ANSWERS["PLAIN"])], step=1)[0].reward == first.reward

@@ -89,8 +89,10 @@ class Pool:
         for w, c in pairs:
             new.setdefault(w, {})[c.id] = c
         for w, wanted in new.items():
-            for t in self.history(w):
-                if t.verdict.outcome is not Outcome.NOISY and wanted.pop(t.candidate.id, None) is not None:
+            # the newest counts; in one training a kernel has one reward, also that of being too noisy
+            trials = (t for t in self.history(w) if t.session == self.session or t.verdict.outcome is not Outcome.NOISY)
+            for t in {t.candidate.id: t for t in trials}.values():
+                if wanted.pop(t.candidate.id, None) is not None:
                     found[w.id, t.candidate.id] = t
         # all compile side by side while the first are timed
         self._evaluator.builder.want(c for wanted in new.values() for c in wanted.values())
