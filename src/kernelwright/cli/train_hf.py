@@ -185,7 +185,7 @@ def _corpus(
         if render:
             open_target(target)  # says why it cannot be measured on
         # kernels that were measured elsewhere can be written down anywhere
-        return hf_corpus.build(folder, workloads, one, archive, Device(one.facts(), {}), said=said, **write)
+        return hf_corpus.build(folder, workloads, one, archive, Device(one.facts(), None), said=said, **write)
 
 
 def _first_process(corpus: bool) -> bool:

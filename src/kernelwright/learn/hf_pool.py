@@ -11,6 +11,8 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import msgspec
+
 from kernelwright import propose, rivals
 from kernelwright.archive import Archive
 from kernelwright.evaluate.evaluator import Evaluator
@@ -20,7 +22,7 @@ from kernelwright.learn.hf_text import Device, Messages
 from kernelwright.loop import measured_again, screen_job
 from kernelwright.propose.llm_answer import AnswerError, languages, read
 from kernelwright.records import Candidate, Origin, Outcome, Trial, Workload
-from kernelwright.targets.target import Target
+from kernelwright.targets.target import Peaks, Target
 
 BEFORE = -(10**6)
 """The step of what `evaluate` samples: it sees what the corpus measured, whatever was trained since, so that models are asked the same."""
@@ -54,7 +56,7 @@ class Pool:
 
     @property
     def device(self) -> Device:
-        return Device(self._facts, self._evaluator.peaks)
+        return Device(self._facts, msgspec.convert(self._evaluator.peaks, Peaks))
 
     def history(self, w: Workload, step: int | None = None) -> list[Trial]:
         """What counts of all that was measured of a Workload on this device; with `step` without what this session made in that step and
@@ -115,7 +117,7 @@ class Pool:
         claimed = reward.reference(trial)
         if claimed is None or claimed.ratio <= reward.ceiling(self.archive.trials(workload=w)):
             return trial
-        again = measured_again(self._evaluator, trial, job, self.session, self.archive, lambda _: None)
+        again = measured_again(self._evaluator, trial, self.session, self.archive, lambda _: None)
         return reward.settle(trial, again)
 
 

@@ -6,16 +6,17 @@ choices the kernel makes; its code is a kernel of ours in compact form.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any
 
 from kernelwright.families.family import DeviceFacts
-from kernelwright.propose import exemplars_report, llm_prompt
+from kernelwright.problems import problem_of
+from kernelwright.propose import llm_prompt
 from kernelwright.propose.exemplars import score
 from kernelwright.propose.llm_answer import languages
 from kernelwright.records import Trial, Workload
+from kernelwright.targets.target import Peaks
 
 Messages = list[dict[str, str]]
 
@@ -25,8 +26,8 @@ class Device:
     """What prompts say of the device."""
 
     facts: DeviceFacts
-    peaks: Mapping[str, Any]
-    """The fields of `targets.target.Peaks`; empty where they were never measured."""
+    peaks: Peaks | None
+    """None where they were never measured."""
 
 
 def prompt(w: Workload, device: Device, shown: Sequence[Trial]) -> Messages:
@@ -53,8 +54,10 @@ def _analysis(w: Workload, device: Device, shown: Sequence[Trial]) -> list[str]:
     said = []
     for i, t in enumerate(shown, 1):
         us = t.timings[0].median
-        limit = exemplars_report.roofline_us(w, device.peaks, warm=t.timings[0].mode == "device-warm")
-        share = f", {100 * limit[0] / us:.0f} % of what the {limit[1]} allows" if limit else ""
+        share = ""
+        if device.peaks is not None:
+            floor, limit = device.peaks.floor(problem_of(w).cost(w), t.timings[0].mode)
+            share = f", {100 * floor / us:.0f} % of what the {limit} allows"
         said.append(f"Kernel {i} takes {us:.2f} µs{share}.")
     for i, (slow, fast) in enumerate(pairwise(shown), 1):
         times = slow.timings[0].median / fast.timings[0].median
