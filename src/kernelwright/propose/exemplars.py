@@ -44,6 +44,21 @@ def buckets(trials: Sequence[Trial]) -> list[list[Trial]]:
     return buckets_by(_newest(trials), _score)
 
 
+WAYS = ("buckets", "islands", "random", "none")
+"""How exemplars may be chosen. The last two are what the contrast is measured against, as in CUDA-L1's ablations."""
+
+
+def choose(trials: Sequence[Trial], rng: random.Random, way: str = "buckets", island: int = 0, count: int = COUNT) -> list[Trial]:
+    """Up to `count` kernels to show, slowest first, in one of the WAYS (`random`: whatever their speeds)."""
+    if way == "none":
+        return []
+    if way == "random":
+        right = [t for bucket in buckets(trials) for t in bucket]
+        return sorted(rng.sample(right, min(count, len(right))), key=lambda t: score(t) or 0.0)
+    pool = (islands(trials)[island % ISLANDS] or trials) if way == "islands" else trials
+    return draw(pool, rng, count)
+
+
 def islands(trials: Sequence[Trial], count: int = ISLANDS) -> list[list[Trial]]:
     """The right kernels by island, worked out anew from the Trials in their order, so that a resumed search has the same ones.
 
