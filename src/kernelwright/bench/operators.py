@@ -39,6 +39,7 @@ from kernelwright.settings import answer_environment, replace_environment
 from kernelwright.targets import sandbox
 from kernelwright.targets.processes import die_with_parent
 from kernelwright.targets.python_module import match_precision
+from kernelwright.targets.python_process import restrict
 
 SECONDS = 240.0
 """nvcc takes a minute for a file that includes PyTorch's headers."""
@@ -253,11 +254,7 @@ def _child(pipe: int, source: str, w: Workload, device: str, private: Path) -> N
         os.dup2(null, fd)
     _close_all_but(pipe)
     gpu = device.startswith("cuda")
-    devices = list(Path("/dev").glob("nvidia*")) if gpu else []
-    toolkits = ["/bin", "/etc/alternatives"] if gpu else []
-    if gpu:
-        toolkits += [*Path("/usr/local").glob("cuda*"), "/proc/driver", "/proc/devices", "/sys/module"]
-    sandbox.restrict(private, toolkits, memory=None if gpu else sandbox.MEMORY, devices=devices, programs=gpu)
+    restrict(private, gpu)
     sandbox.seal(processes=gpu)  # on the CPU nothing of an answer starts a program
     _say(pipe, _both(source, w, device))
 
