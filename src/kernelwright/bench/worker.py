@@ -365,6 +365,8 @@ class Worker:
             status, skipped = "skipped", "architecture"
         elif trial.candidate.kind == "rival":
             status, skipped = "skipped", "rival"
+        elif verdict.outcome is Outcome.OUT_OF_MEMORY and "exchange area" in verdict.evidence:
+            status, skipped = "skipped", "memory"  # what the judge needs beside the answer, not what the answer took
         timed = {c.rival for c in trial.comparisons if c.mode == mode}
         left_out = {
             name: f"{v.outcome}: {v.evidence}"[:300] if not v.ok else "it was not timed in this mode"
