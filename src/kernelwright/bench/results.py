@@ -117,7 +117,7 @@ class Result(Record, frozen=True, kw_only=True, tag="answer"):
     """Of the Verdict."""
     evidence: str = ""
     skipped: str = ""
-    """For status skipped: `architecture`, `memory`, `dependency`, `problem`, `rival`, `time`."""
+    """For status skipped: `architecture`, `compiler`, `memory`, `dependency`, `problem`, `rival`, `time`."""
     mode: str = ""
     """The timing mode that its ratios are taken from."""
     us: dict[str, float] = {}

@@ -361,8 +361,10 @@ class Worker:
             status = "correct"
         elif verdict.outcome is Outcome.COMPILE_ERROR:
             status = "not compiled"
+        elif verdict.outcome is Outcome.REFUSED and trial.candidate.kind == "python":
+            status, skipped = "skipped", "compiler"  # the CPU's sandbox starts none
         elif verdict.outcome is Outcome.REFUSED:
-            status, skipped = "skipped", "architecture"
+            status = "no answer"  # its own plan excludes the problem
         elif trial.candidate.kind == "rival":
             status, skipped = "skipped", "rival"
         elif verdict.outcome is Outcome.OUT_OF_MEMORY and "exchange area" in verdict.evidence:
