@@ -91,6 +91,7 @@ def both(test):
 @both
 def test_results_come_back_from_runs_and_from_timed_launches(judged, device):
     one = judged(ANSWER, device)
+    made = len(one.prepared)
     one.fill()
     one.contender.run(1)
     assert one.right(1) and not one.right(0)
@@ -99,7 +100,7 @@ def test_results_come_back_from_runs_and_from_timed_launches(judged, device):
         us, dropped = one.contender.sample(mode, 3)
         assert us > 0 or dropped == 3
         assert all(one.right(i) for i in range(3)), "the outputs of the timed launches themselves"
-    assert one.prepared == ["device-cold", "device-warm", *["host-server"] * 3]
+    assert one.prepared[made:] == ["device-cold", "device-warm", *["host-server"] * 3]
     if "seccomp" in sandbox.probe():
         assert one.contender.layers.count("seccomp") == 2
 

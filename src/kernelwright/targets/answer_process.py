@@ -17,7 +17,7 @@ from multiprocessing.connection import Connection
 import torch
 
 from kernelwright.problems import problem_of
-from kernelwright.records import Outcome, Workload
+from kernelwright.records import COLD_MODES, Outcome, Workload
 from kernelwright.settings import answer_environment
 from kernelwright.targets.contender_process import ContenderProcess, reap
 from kernelwright.targets.python_process import Setup, area_bytes, bind
@@ -27,8 +27,8 @@ SETUP_SECONDS = 600.0
 """A process starts, imports PyTorch, opens the device; the candidate's compilers run."""
 RUN_SECONDS = 10.0
 POISON = 0xFF
-COLLECT, COLLECT_US = 1.5, 100.0
-"""Copying the results may take this many times what it took while the process was ours, and so much more, before it counts as work."""
+COLLECTIONS = 7
+"""The longest of so many collections of results, while the process is ours, is what later ones may take before they count as work."""
 
 
 class AnswerProcess(Contender):
@@ -60,7 +60,7 @@ class AnswerProcess(Contender):
         try:
             # what an empty request takes, while the process is still ours alone
             self._empty = statistics.median([self._wall([], SETUP_SECONDS) for _ in range(9)][2:])
-            self._copying = statistics.median([self._gather([0], SETUP_SECONDS) for _ in range(5)][2:])
+            self._collecting = {(cold, n): self._longest(cold, n) for cold in (True, False) for n in {1, len(sets)}}
             self._alone = False  # one launch a request, since launches overwrite each other's results
             self.layers = list(self._process.ask({"do": "load"}, SETUP_SECONDS)[0].get("layers", ()))
             self._first_run(w, device)
@@ -138,7 +138,7 @@ class AnswerProcess(Contender):
             before = _switches()
             us = self._wall(group, RUN_SECONDS * len(group)) - self._empty
             clear = _switches() == before
-            us += max(0.0, self._gather(group, RUN_SECONDS * len(group)) - COLLECT * len(group) * self._copying - COLLECT_US)
+            us += max(0.0, self._gather(group, RUN_SECONDS * len(group)) - self._allowed(mode, len(group)))
             if self._alone and len(group) > 1:
                 if fresh is not None:
                     fresh.renew()
@@ -177,6 +177,18 @@ class AnswerProcess(Contender):
         """Microseconds of one request by the judge's clock."""
         self._process.ask({"do": "launch", "sets": sets}, seconds)
         return self._process.wall
+
+    def _longest(self, cold: bool, launches: int) -> float:
+        """Microseconds of a collection after so many launches, before any of the candidate's code is there."""
+        group, taken = list(range(launches)), []
+        for _ in range(COLLECTIONS):
+            self._prepare("device-cold" if cold else "device-warm", [t for i in group for t in self._exchange[i].tensors.values()])
+            taken.append(self._gather(group, SETUP_SECONDS))
+        return max(taken)
+
+    def _allowed(self, mode: str, launches: int) -> float:
+        one, all_sets = (self._collecting[mode in COLD_MODES, n] for n in (1, len(self._sets)))
+        return one + (all_sets - one) * (launches - 1) / max(1, len(self._sets) - 1)
 
     def _gather(self, sets: list[int], seconds: float) -> float:
         """Has the results of these launches copied into the area; microseconds beyond an empty request."""

@@ -151,7 +151,7 @@ def _stored(source: str, w: Workload, sets: Sequence[Bound], finish: Callable[[]
             super().__init__(source, w, sets)
             # for measuring what collecting takes, before the candidate's code is there
             self._models: list[torch.nn.Module] = []
-            self._results: dict[int, list[torch.Tensor]] = {0: [torch.zeros_like(sets[0].tensors[name]) for name in self.outputs]}
+            self._results = {i: [torch.zeros_like(one.tensors[name]) for name in self.outputs] for i, one in enumerate(sets)}
 
         def load(self) -> None:
             self._results = {}
