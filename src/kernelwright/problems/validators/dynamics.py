@@ -1,0 +1,131 @@
+"""Molecular dynamics of a Lennard-Jones fluid: forces, motion and energy, worked out in float64 from the positions that were written.
+
+Reduced units: mass, epsilon and sigma are 1. Two particles nearer than CUTOFF push with the force of 4 (r^-12 - r^-6), its potential shifted
+to zero at the cutoff; the box is periodic. Velocity Verlet (Swope et al. 1982). Trajectories diverge exponentially, so a whole one is never
+compared: each snapshot is judged by what float64 makes of the snapshot before it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from kernelwright.problems.validators import Finding, Tensors, right, wrong
+
+CUTOFF = 2.5
+SHIFT = 4 * (CUTOFF**-12 - CUTOFF**-6)
+STEP = 0.004
+DRIFT = 1e-3
+"""Change of the total energy a particle, in epsilon, over a run: five times what float64 shows in 500 steps of a fluid."""
+BOUND = 4.0
+"""Of an error over its scale: float32 shows up to 0.5."""
+_TOGETHER = 10
+"""Steps for which one list of pairs is made."""
+
+
+@dataclass(frozen=True)
+class Pairs:
+    """Neighbours that may come nearer than the cutoff."""
+
+    i: torch.Tensor
+    j: torch.Tensor
+
+
+def near(x: torch.Tensor, box: float, reach: float) -> Pairs:
+    """All pairs i < j nearer than `reach`, of positions (n, 3) anywhere: a block of rows at a time."""
+    found = []
+    for first in range(0, len(x), 512):
+        d = separation(x[first : first + 512, None] - x[None], box)
+        i, j = ((d * d).sum(-1) < reach * reach).nonzero(as_tuple=True)
+        keep = i + first < j
+        found.append((i[keep] + first, j[keep]))
+    return Pairs(torch.cat([i for i, _ in found]), torch.cat([j for _, j in found]))
+
+
+def separation(d: torch.Tensor, box: float) -> torch.Tensor:
+    """Differences of positions to the nearest image."""
+    return d - box * torch.round(d / box)
+
+
+def forces(x: torch.Tensor, box: float, pairs: Pairs) -> tuple[torch.Tensor, torch.Tensor]:
+    """Forces (n, 3) and the potential energy, in x's type."""
+    d = separation(x[pairs.i] - x[pairs.j], box)
+    square = (d * d).sum(1)
+    inside = square < CUTOFF * CUTOFF
+    inverse = torch.where(inside, 1 / square, 0)
+    sixth = inverse**3
+    force = (24 * (2 * sixth * sixth - sixth) * inverse)[:, None] * d
+    total = torch.zeros_like(x).index_add_(0, pairs.i, force).index_add_(0, pairs.j, -force)
+    return total, torch.where(inside, 4 * (sixth * sixth - sixth) - SHIFT, 0).sum()
+
+
+def advance(x: torch.Tensor, v: torch.Tensor, box: float, steps: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Positions and velocities after so many steps of velocity Verlet, in x's type."""
+    pairs, f = Pairs(x[:0], x[:0]), torch.empty_like(x)
+    for step in range(steps):
+        if step % _TOGETHER == 0:
+            # half as fast again as now, no pair that is left out comes nearer than the cutoff meanwhile
+            together = min(_TOGETHER, steps - step)
+            pairs = near(x, box, CUTOFF + max(0.1, 3 * together * STEP * float(v.norm(dim=1).max())))
+            f, _ = forces(x, box, pairs)
+        v = v + 0.5 * STEP * f
+        x = x + STEP * v
+        f, _ = forces(x, box, pairs)
+        v = v + 0.5 * STEP * f
+    return x, v
+
+
+def molecular(inputs: Tensors, outputs: Tensors, *, every: int, unit: float = 2.0**-24) -> Finding:
+    """Inputs position (n, 3), velocity (n, 3), box (1); outputs positions (s, n, 3), velocities (s, n, 3) after `every`, 2 `every` ... steps,
+    positions up to whole boxes, and forces (s, n, 3) at those positions.
+
+    `unit` is the unit roundoff that errors are measured in: of the type that the answer may compute in."""
+    box = float(inputs["box"].double())
+    x, v, f = (outputs[k].double() for k in ("positions", "velocities", "forces"))
+    if not all(bool(torch.isfinite(t).all()) for t in (x, v, f)):
+        return wrong("positions, velocities and forces are finite numbers; found others")
+    before, speed = inputs["position"].double(), inputs["velocity"].double()
+    pairs = near(before, box, CUTOFF)
+    start = last = _energy(before, speed, box, pairs)
+    worst = 0.0
+    for s in range(len(x)):
+        want_x, want_v = advance(before, speed, box, every)
+        now = near(x[s], box, CUTOFF + 1e-3)
+        want_f, _ = forces(x[s], box, now)
+        # what rounding explains: positions are rounded at every step, forces fall or rise steeply with them
+        stiff = _stiffness(x[s], box, now)
+        coordinate = unit * box
+        scales = {
+            "positions": (coordinate * (every + 1) + unit * every, separation(x[s] - want_x, box)),
+            "velocities": (unit * (1 + want_v.abs().max()) * (every + 1) + STEP * every * stiff * coordinate, v[s] - want_v),
+            "forces": (2 * unit * want_f.abs().max() + stiff * coordinate, f[s] - want_f),
+        }
+        for name, (scale, difference) in scales.items():
+            error = float((difference.abs() / scale).max())
+            worst = max(worst, error)
+            if not error <= BOUND:
+                row = int(difference.abs().amax(1).argmax())
+                note = f"{name} of snapshot {s} are not what {every} steps from the one before lead to, particle {row} is off by "
+                return wrong(note + f"{float(difference.abs().max()):.3g}", error, BOUND)
+        last = _energy(x[s], v[s], box, now)
+        before, speed = x[s], v[s]
+    if not abs(last - start) <= DRIFT * len(before):
+        return wrong(f"the energy of a particle drifts by {(last - start) / len(before):.3g}, at most {DRIFT:.3g} is allowed")
+    return right(worst, BOUND)
+
+
+def _energy(x: torch.Tensor, v: torch.Tensor, box: float, pairs: Pairs) -> float:
+    return float(forces(x, box, pairs)[1] + 0.5 * (v * v).sum())
+
+
+def _stiffness(x: torch.Tensor, box: float, pairs: Pairs) -> torch.Tensor:
+    """How much a particle's force changes with a position, at most, (n, 1): the sum over its neighbours of the potential's second
+    derivative."""
+    d = separation(x[pairs.i] - x[pairs.j], box)
+    square = (d * d).sum(1)
+    inverse = torch.where(square < CUTOFF * CUTOFF, 1 / square, 0)
+    sixth = inverse**3
+    each = inverse * (624 * sixth * sixth + 168 * sixth)
+    total = torch.zeros(len(x), dtype=x.dtype, device=x.device)
+    return total.index_add_(0, pairs.i, each).index_add_(0, pairs.j, each)[:, None]
