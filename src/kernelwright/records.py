@@ -14,8 +14,8 @@ from typing import Any, ClassVar, Literal, Self
 
 import msgspec
 
-DTYPES = {"fp16": 2, "bf16": 2, "fp32": 4, "int32": 4, "int64": 8}
-"""Size in bytes of each element type a Workload or tensor may have."""
+DTYPES = {"fp8": 1, "fp16": 2, "bf16": 2, "fp32": 4, "int8": 1, "int32": 4, "int64": 8}
+"""Size in bytes of each element type a Workload or tensor may have; fp8 is e4m3 (OCP 8-bit floating point, no infinities)."""
 
 
 class Record(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, dict=True):

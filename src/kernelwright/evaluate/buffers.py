@@ -21,7 +21,7 @@ GUARD = 4096
 """Bytes before and after each tensor: a 4 KiB page, more than any tile row of our kernels."""
 POISON = 0xFF
 _ALIGN = 256
-INTEGERS = {2: torch.int16, 4: torch.int32, 8: torch.int64}
+INTEGERS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 """Integer type by element size: as integers, the poison is -1."""
 
 

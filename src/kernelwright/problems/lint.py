@@ -31,8 +31,6 @@ ALLCLOSE = {"fp32": (1e-4, 1e-2), "fp16": (1e-2,), "bf16": (1e-2,)}
 fp32 as well."""
 BEARABLE = 32.0
 """Times what `shrunk` aims at: 2^25 elements, of which float64 copies take 2 GB and a lint half a minute."""
-ENOUGH_ROWS = 128
-"""Our own problems treat rows alike: M, N and rows are cut to this."""
 LOW_VARIANCE = 0.01
 """Standard deviation over root mean square; robust-kbench asks for a standard deviation above 0.01."""
 SATURATED = 0.9
@@ -99,8 +97,7 @@ def _lint(w: Workload, device: str, seed: int, memory: float) -> Iterator[Findin
     if not w.problem.startswith(KERNELBENCH):
         problem = problem_of(w)
         yield from _memory(sum(s.numel * DTYPES[s.dtype] for s in problem.tensors(w)), memory)
-        small = w.replace(axes={k: min(v, ENOUGH_ROWS) if k in ("M", "N", "rows") else v for k, v in w.axes.items()})
-        yield from _of_own(small, device, seed)
+        yield from _of_own(problem.smaller(w), device, seed)
         return
     cut = shrunk(w)
     if cut.full is not None:
@@ -217,7 +214,7 @@ class _Linter:
             if case.rung == "adversarial" and not normal:
                 break  # nothing to confirm
             inputs = self._draw(case)
-            if not all(bool(torch.isfinite(x).all()) for x in inputs.values()):
+            if not all(bool(torch.isfinite(_read(x)).all()) for x in inputs.values()):
                 continue
             looked_at += 1
             for fault in {(f.rule, f.tensor): f for f in self._faults(case, inputs)}.values():
@@ -311,7 +308,7 @@ class _Linter:
 
     def _replay(self, judge: _Ladder | _Allclose, reference: Tensors, inputs: Tensors, others: Tensors) -> Iterator[_Fault]:
         """Whether outputs depend on all inputs together."""
-        if all(torch.equal(x, others[k]) for k, x in inputs.items()):
+        if all(torch.equal(_read(x), _read(others[k])) for k, x in inputs.items()):
             return
         for name, out in self.problem.reference(self.w, others).items():
             if out.numel() and judge.passes(name, out, reference[name]):
@@ -325,7 +322,7 @@ class _Linter:
         for i in torch.randperm(len(names), generator=rng)[:SENSITIVE_TENSORS].sort().values.tolist():
             name = names[i]
             x, other = inputs[name], others[name]
-            if torch.equal(x, other):  # fixed by the file
+            if torch.equal(_read(x), _read(other)):  # fixed by the file
                 if not x.is_floating_point():
                     continue
                 other = x + (x.abs().max() or 1.0) * (torch.rand(x.shape, generator=self.rng, device=self.device) - 0.5)
@@ -387,6 +384,11 @@ def _outputs(judge: _Ladder | _Allclose, reference: Tensors, inputs: Tensors) ->
                 yield _Fault("identity-passes", name, f"returning {key} unchanged passes for {name}: use inputs on which they differ")
 
 
+def _read(x: torch.Tensor) -> torch.Tensor:
+    """fp8 as a type that torch compares and adds in."""
+    return x.float() if x.element_size() == 1 and x.is_floating_point() else x
+
+
 def _shape_of_outputs(reference: Tensors) -> Iterator[_Fault]:
     for name, ref in reference.items():
         if ref.numel() < 64:
@@ -406,7 +408,8 @@ def _redundancy(inputs: Tensors, others: Tensors, wanted: Iterable[str]) -> Iter
     for name, x in inputs.items():
         if name not in wanted or x.numel() < 16:
             continue
-        if x.is_floating_point() and torch.equal(x, others[name]):
+        x = _read(x)
+        if x.is_floating_point() and torch.equal(x, _read(others[name])):
             yield _Fault("fixed-input", name, f"{name} is the same under every seed: a kernel may hold what it leads to")
         if bool((x == x.flatten()[0]).all()):
             yield _Fault("constant-input", name, f"every element of {name} is {float(x.flatten()[0]):g}")

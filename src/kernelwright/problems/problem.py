@@ -20,9 +20,11 @@ Tensors = dict[str, torch.Tensor]
 Pick = Callable[[Tensors], Tensors]
 
 TORCH_DTYPES = {
+    "fp8": torch.float8_e4m3fn,
     "fp16": torch.float16,
     "bf16": torch.bfloat16,
     "fp32": torch.float32,
+    "int8": torch.int8,
     "int32": torch.int32,
     "int64": torch.int64,
 }
@@ -33,6 +35,9 @@ UNIT_ROUNDOFF = {"fp16": 2.0**-11, "bf16": 2.0**-8, "fp32": 2.0**-24}
 
 VENDOR_FACTOR = 2.0
 """A candidate's relative Frobenius error may be at most this many times the vendor library's own (facts: docs/verification.md)."""
+
+
+ENOUGH_ROWS = 128
 
 
 def everything(tensors: Tensors) -> Tensors:
@@ -139,6 +144,10 @@ class Problem(ABC):
     @abstractmethod
     def variants(self, w: Workload) -> tuple[Workload, ...]:
         """Small Workloads for the `shapes` rung: tails on every axis, size 1, size 0, longer and shorter than any tile."""
+
+    def smaller(self, w: Workload) -> Workload:
+        """The same at a size that a lint can look into on a CPU. The default is for Problems whose rows are alike: M, N, rows."""
+        return w.replace(axes={k: min(v, ENOUGH_ROWS) if k in ("M", "N", "rows") else v for k, v in w.axes.items()})
 
     def alterable(self, w: Workload) -> tuple[str, ...]:
         """Inputs whose values may change places and stay inputs as `generate` could draw them; the default is all. Between timed launches

@@ -23,7 +23,15 @@ from kernelwright.propose.llm_answer import CPP, Language
 from kernelwright.records import DTYPES, Launch, LaunchPlan, ScalarArg, TensorArg, Trial, Workload
 from kernelwright.targets.target import Peaks
 
-_CTYPES = {"fp32": "float", "int64": "long long", "int32": "int", "fp16": "_Float16", "bf16": "__bf16"}
+_CTYPES = {
+    "fp32": "float",
+    "fp16": "_Float16",
+    "bf16": "__bf16",
+    "fp8": "unsigned char",
+    "int64": "long long",
+    "int32": "int",
+    "int8": "signed char",
+}
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff]")
 """Control and invisible characters: nothing in evidence that a reader of the prompt would not see."""
 

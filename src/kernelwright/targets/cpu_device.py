@@ -126,7 +126,8 @@ class CpuDevice(Device):
         # from
         # L1; 100 GB/s from memory for a core, 600 GB/s for a socket.
         clock = 5e9 * self.threads
-        flops = {"fp32": 64 * clock, "fp16": 128 * clock, "bf16": 2048 * clock, "vector": 64 * clock}
+        flops = {"fp32": 64 * clock, "tf32": 64 * clock, "vector": 64 * clock}
+        flops |= {"fp16": 128 * clock, "bf16": 2048 * clock, "int8": 4096 * clock}
         copy, product = _measured()
         return Peaks(
             flops=flops,

@@ -1,0 +1,16 @@
+"""The suite `experts`: kernels and modules with sound inputs, several shapes each, and rivals written by experts.
+
+`expert.py` says how to add one; the files beside it hold one domain each. docs/experts.md lists all.
+"""
+
+from __future__ import annotations
+
+from kernelwright.problems.experts import products
+from kernelwright.problems.experts.expert import EXPERT, Expert
+
+__all__ = ["EXPERT", "EXPERTS", "Expert"]
+
+_DOMAINS = (products,)
+
+EXPERTS: tuple[Expert, ...] = tuple(problem() for domain in _DOMAINS for problem in domain.PROBLEMS)
+"""The table of the suite: kernels, then modules."""
