@@ -60,6 +60,7 @@ def register(app: typer.Typer) -> None:
                     "candidate": candidate.id,
                     "trial": trial.id,
                     "speedups": speedups,
+                    "scores": trial.scores,
                     "checks": checks,
                 }
             )
@@ -80,4 +81,6 @@ def show(screen, trial) -> None:
     screen.print(f"{trial.verdict.outcome}: {trial.verdict.evidence}", markup=False)
     for c in trial.comparisons:
         screen.print(f"{c.ratio:.2f}x {c.rival} [{c.low:.2f}, {c.high:.2f}], {c.mode}, {c.rounds} rounds: {c.outcome}", markup=False)
+    for quantity, value in trial.scores.items():
+        screen.print(f"{quantity}: {value:.4g}", markup=False)
     screen.print(f"trial {trial.id}")

@@ -108,6 +108,7 @@ class Evaluator:
                 build=build,
                 timings=result.timings,
                 comparisons=result.comparisons,
+                scores=result.scores,
                 sensors=sensors,
                 stage=stage,  # pyright: ignore[reportArgumentType]
                 session=session,

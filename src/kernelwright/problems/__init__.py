@@ -56,13 +56,14 @@ def register(problem: Problem) -> None:
 
 def _problems() -> dict[str, Problem]:
     """The registry, with our own Problems in it."""
+    from kernelwright.problems.applications import APPLICATIONS, CHALLENGES
     from kernelwright.problems.chains import PROBLEMS
     from kernelwright.problems.experts import EXPERTS
     from kernelwright.problems.gemm import Gemm
     from kernelwright.problems.linear import Linear
 
     if Gemm.name not in _registry:
-        for problem in (Gemm(), Linear(), *PROBLEMS, *EXPERTS):
+        for problem in (Gemm(), Linear(), *PROBLEMS, *EXPERTS, *APPLICATIONS, *CHALLENGES):
             register(problem)
     return _registry
 

@@ -251,8 +251,10 @@ class KernelBench(Problem):
     def _spec(self, name: str) -> TensorSpec:
         return next(s for s in self._specs if s.name == name)
 
-    def split(self, inputs: Tensors) -> tuple[list[Any], dict[str, torch.Tensor]]:
-        """Arguments of `forward` and the state dict, for a `ModelNew` made with `init_inputs`."""
+    def arguments(self, w: Workload) -> list[Any]:
+        return self.init_inputs
+
+    def split(self, inputs: Tensors) -> tuple[list[Any], Tensors]:
         args = [inputs[a.name] if isinstance(a, TensorSpec) else a for a in self._arguments]
         return args, {path: inputs[name] for name, path in self.state_names.items()}
 

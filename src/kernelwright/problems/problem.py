@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 
 from kernelwright.plan import Names
+from kernelwright.problems.validators import Finding
 from kernelwright.records import Workload
 
 Tensors = dict[str, torch.Tensor]
@@ -96,6 +97,13 @@ class Problem(ABC):
     """Whether `eager` allocates its outputs, as opposed to writing into given ones (`torch.matmul(out=)`). On the CPU target a
     candidate's clocked call is then charged an allocation of the same size."""
 
+    validates: ClassVar[bool] = False
+    """Whether `validate` judges outputs, which may be right in many ways, instead of a comparison with the reference."""
+    score: ClassVar[str] = ""
+    """Of an open challenge: what its answers are scored by, a quantity that `validate` measures; more is better."""
+    state_names: Mapping[str, str] = {}
+    """Inputs that a Python answer holds as parameters or buffers, with their dotted path."""
+
     @abstractmethod
     def tensors(self, w: Workload) -> tuple[TensorSpec, ...]:
         """Buffers in the order of the candidate's interface: inputs, then outputs."""
@@ -137,6 +145,23 @@ class Problem(ABC):
         """A vendor's relative Frobenius error below this counts as this: what an honest kernel may need (see `evaluate.verify`). The
         default is two unit roundoffs of the output type."""
         return 2 * UNIT_ROUNDOFF.get(w.dtype, UNIT_ROUNDOFF["fp32"])
+
+    def validate(self, w: Workload, inputs: Tensors, outputs: Tensors) -> Finding:
+        """Where the problem `validates`: whether the outputs, which may hold anything, are a right answer for the inputs. It trusts nothing
+        that an answer says of itself, and draws what it draws at random from the system."""
+        raise NotImplementedError
+
+    def limit_us(self, w: Workload) -> float:
+        """The longest a launch may take in a timed round: an answer that takes longer has none."""
+        return math.inf
+
+    def arguments(self, w: Workload) -> list[Any]:
+        """What a Python answer's `ModelNew` is constructed with."""
+        return []
+
+    def split(self, inputs: Tensors) -> tuple[list[Any], Tensors]:
+        """Arguments of its `forward`, and its state dict."""
+        return list(inputs.values()), {}
 
     @abstractmethod
     def cost(self, w: Workload) -> Cost: ...

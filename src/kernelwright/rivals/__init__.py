@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 
+from kernelwright.problems import problem_of
 from kernelwright.problems.epilogue import parse
 from kernelwright.records import Workload
 from kernelwright.targets.target import Bound, Run
@@ -43,6 +44,9 @@ def names_for(w: Workload, target: str, *, every: bool = False) -> tuple[str, ..
             names += [*own, *(f"{vendor}-{layout}" for vendor in stored for layout in STORED if layout != w.layout)]
         if w.problem == "linear" and unfused(w) is None:
             names += ["cublaslt", "cublaslt-auto", *(["cublaslt-all"] if every else [])]
+    if w.problem.startswith("expert:") and (problem := problem_of(w)).validates:
+        # answers of loops that depend on values: nothing to compile, nothing to capture
+        names = ["eager", *(["compile"] if getattr(problem, "compiles", False) else [])]
     if target == "fake":
         names = ["eager"]
     return tuple(names)

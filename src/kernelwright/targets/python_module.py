@@ -1,4 +1,6 @@
-"""Python candidates: a KernelBench answer, a module that defines `ModelNew`. The side that runs in the candidate's own process.
+"""Python candidates: a module that defines `ModelNew`, as a KernelBench answer does. The side that runs in the candidate's own process.
+
+It is made with what `Problem.arguments` says, and called with the problem's inputs.
 
 Parameters and buffers of `ModelNew` are loaded by name from the problem's, as a state dict, before every launch and outside the clock:
 inputs and weights of a launch are fresh. An answer that prepares its weights (transposes, packs) does so in a hook of `load_state_dict`.
@@ -19,7 +21,6 @@ from typing import Any
 import torch
 
 from kernelwright.problems import problem_of
-from kernelwright.problems.kernelbench import KernelBench
 from kernelwright.records import Outcome, Workload
 from kernelwright.targets.cpu_child import Work
 from kernelwright.targets.target import Bound, CandidateFault
@@ -32,9 +33,7 @@ class Answer(Work):
 
     def __init__(self, source: str, w: Workload, sets: Sequence[Bound]):
         problem = problem_of(w)
-        if not isinstance(problem, KernelBench):
-            raise CandidateFault(Outcome.REFUSED, f"a Python candidate answers a KernelBench file; {w.name} is none")
-        self._source, self._init_inputs = source, problem.init_inputs
+        self._source, self._init_inputs = source, problem.arguments(w)
         specs = problem.tensors(w)
         self.outputs = tuple(s.name for s in specs if s.role == "out")
         self._wanted = [(s.name, tuple(s.shape), sets[0].tensors[s.name].dtype) for s in specs if s.role == "out"]

@@ -74,7 +74,7 @@ class Expert(Problem):
 
     title: ClassVar[str]
     """`softmax`: the name without its prefix."""
-    kind: ClassVar[Literal["kernel", "module", "application"]]
+    kind: ClassVar[Literal["kernel", "module", "application", "challenge"]]
     domain: ClassVar[str]
     formula: ClassVar[str]
     """One line."""
@@ -181,6 +181,10 @@ class Expert(Problem):
     def workload(self, sizes: tuple[int, ...], dtype: str = "") -> Workload:
         axes = dict(zip(self.axes, sizes, strict=True))
         return Workload(problem=self.name, axes=axes, dtype=dtype or self.dtypes[0])
+
+    def arguments(self, w: Workload) -> list[Any]:
+        """The sizes, in the order of the axes."""
+        return list(w.axes.values())
 
     def tensors(self, w: Workload) -> tuple[TensorSpec, ...]:
         names = Names(w.axes)

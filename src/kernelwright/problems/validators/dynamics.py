@@ -33,14 +33,31 @@ class Pairs:
 
 
 def near(x: torch.Tensor, box: float, reach: float) -> Pairs:
-    """All pairs i < j nearer than `reach`, of positions (n, 3) anywhere: a block of rows at a time."""
-    found = []
-    for first in range(0, len(x), 512):
-        d = separation(x[first : first + 512, None] - x[None], box)
-        i, j = ((d * d).sum(-1) < reach * reach).nonzero(as_tuple=True)
-        keep = i + first < j
-        found.append((i[keep] + first, j[keep]))
-    return Pairs(torch.cat([i for i, _ in found]), torch.cat([j for _, j in found]))
+    """All pairs nearer than `reach`, each once, of positions (n, 3) anywhere."""
+    side = int(box / reach)
+    if side < 3:
+        j, i = torch.triu_indices(len(x), len(x), 1, device=x.device).flip(0).unbind()
+        return _within(x, box, reach, i, j)
+    place = torch.floor((x / box - torch.floor(x / box)) * side).long().clamp_max(side - 1)
+    cell, order = ((place[:, 0] * side + place[:, 1]) * side + place[:, 2]).sort()
+    starts = torch.searchsorted(cell, torch.arange(side**3 + 1, device=x.device))
+    found_i, found_j = [], []
+    for offset in torch.cartesian_prod(*[torch.arange(-1, 2)] * 3).tolist():
+        beside = (place + torch.tensor(offset, device=x.device)) % side
+        there = (beside[:, 0] * side + beside[:, 1]) * side + beside[:, 2]
+        first, count = starts[there], starts[there + 1] - starts[there]
+        i = torch.repeat_interleave(torch.arange(len(x), device=x.device), count)
+        nth = torch.arange(len(i), device=x.device) - torch.repeat_interleave(count.cumsum(0) - count, count)
+        j = order[first[i] + nth]
+        found_i.append(i[i < j])
+        found_j.append(j[i < j])
+    return _within(x, box, reach, torch.cat(found_i), torch.cat(found_j))
+
+
+def _within(x: torch.Tensor, box: float, reach: float, i: torch.Tensor, j: torch.Tensor) -> Pairs:
+    d = separation(x[i] - x[j], box)
+    keep = (d * d).sum(1) < reach * reach
+    return Pairs(i[keep], j[keep])
 
 
 def separation(d: torch.Tensor, box: float) -> torch.Tensor:
@@ -91,28 +108,34 @@ def molecular(inputs: Tensors, outputs: Tensors, *, every: int, unit: float = 2.
     worst = 0.0
     for s in range(len(x)):
         want_x, want_v = advance(before, speed, box, every)
+        # what rounding explains: positions are rounded at every step, forces fall or rise steeply with them
+        coordinate = unit * box
+        differences = {"positions": (separation(x[s] - want_x, box), coordinate * (every + 1) + unit * every)}
+        if found := _off(differences, s, every):
+            return found  # before anything is made of positions that may all be one
         now = near(x[s], box, CUTOFF + 1e-3)
         want_f, _ = forces(x[s], box, now)
-        # what rounding explains: positions are rounded at every step, forces fall or rise steeply with them
         stiff = _stiffness(x[s], box, now)
-        coordinate = unit * box
-        scales = {
-            "positions": (coordinate * (every + 1) + unit * every, separation(x[s] - want_x, box)),
-            "velocities": (unit * (1 + want_v.abs().max()) * (every + 1) + STEP * every * stiff * coordinate, v[s] - want_v),
-            "forces": (2 * unit * want_f.abs().max() + stiff * coordinate, f[s] - want_f),
-        }
-        for name, (scale, difference) in scales.items():
-            error = float((difference.abs() / scale).max())
-            worst = max(worst, error)
-            if not error <= BOUND:
-                row = int(difference.abs().amax(1).argmax())
-                note = f"{name} of snapshot {s} are not what {every} steps from the one before lead to, particle {row} is off by "
-                return wrong(note + f"{float(difference.abs().max()):.3g}", error, BOUND)
+        in_motion = unit * (1 + want_v.abs().max()) * (every + 1) + STEP * every * stiff * coordinate
+        differences |= {"velocities": (v[s] - want_v, in_motion), "forces": (f[s] - want_f, 2 * unit * want_f.abs().max() + stiff * coordinate)}
+        if found := _off(differences, s, every):
+            return found
+        worst = max(worst, *(float((d.abs() / scale).max()) for d, scale in differences.values()))
         last = _energy(x[s], v[s], box, now)
         before, speed = x[s], v[s]
     if not abs(last - start) <= DRIFT * len(before):
         return wrong(f"the energy of a particle drifts by {(last - start) / len(before):.3g}, at most {DRIFT:.3g} is allowed")
     return right(worst, BOUND)
+
+
+def _off(differences: dict[str, tuple[torch.Tensor, float | torch.Tensor]], snapshot: int, every: int) -> Finding | None:
+    for name, (difference, scale) in differences.items():
+        error = float((difference.abs() / scale).max())
+        if not error <= BOUND:
+            row = int(difference.abs().amax(1).argmax())
+            note = f"{name} of snapshot {snapshot} are not what {every} steps from the one before lead to: particle {row} is off by "
+            return wrong(note + f"{float(difference.abs().max()):.3g}", error, BOUND)
+    return None
 
 
 def _energy(x: torch.Tensor, v: torch.Tensor, box: float, pairs: Pairs) -> float:

@@ -12,6 +12,8 @@ import torch
 from kernelwright.problems.validators import Finding, Tensors, right, wrong
 
 UNSATISFIABLE, SATISFIABLE, OPEN = 0, 1, 2
+LONGEST = 4096
+"""Clauses of a proof, at most: what the check of one costs stays bounded."""
 _AT_ONCE = 1 << 24
 """Literals looked at in one step of propagation: 16 MB for each byte that is kept of one."""
 
@@ -30,6 +32,8 @@ def parse(proof: torch.Tensor, length: int, variables: int) -> list[list[int]] |
             clauses.append([])
     if clauses.pop():
         return "the proof's last clause is not ended by 0"
+    if len(clauses) > LONGEST:
+        return f"the proof has {len(clauses)} clauses; at most {LONGEST} are checked"
     if not clauses or clauses[-1]:
         return "the proof does not end with the empty clause"
     return clauses
@@ -83,10 +87,10 @@ def _distinct(clauses: torch.Tensor) -> torch.Tensor:
     return ordered.masked_fill(repeated, 0)
 
 
-def solved(inputs: Tensors, outputs: Tensors, *, open_allowed: bool = False, proofs: int | None = None) -> Finding:
+def solved(inputs: Tensors, outputs: Tensors, *, open_allowed: bool = False) -> Finding:
     """Input clauses (batch, n, 3), literals 1 to V and their negatives; outputs verdict (batch), assignment (batch, V) of 0 and 1, proof
-    (batch, capacity), proof_length (batch). Assignments count where the verdict is SATISFIABLE, proofs where it is UNSATISFIABLE; `proofs`
-    is how many of these are checked, the choice at random. Where OPEN is allowed, the score is how many are solved."""
+    (batch, capacity), proof_length (batch). Assignments count where the verdict is SATISFIABLE, proofs where it is UNSATISFIABLE. Where OPEN
+    is allowed, the score is how many are solved."""
     clauses, verdict, assignment = inputs["clauses"].long(), outputs["verdict"], outputs["assignment"]
     variables = assignment.shape[1]
     known = (verdict == SATISFIABLE) | (verdict == UNSATISFIABLE) | ((verdict == OPEN) & open_allowed)
@@ -103,8 +107,7 @@ def solved(inputs: Tensors, outputs: Tensors, *, open_allowed: bool = False, pro
         first = int(left.nonzero()[0])
         return wrong(f"the assignment of instance {int(claimed.nonzero()[first])} leaves {int(left[first])} clauses unsatisfied")
     refuted = (verdict == UNSATISFIABLE).nonzero().flatten()
-    picks = refuted if proofs is None else refuted[torch.randperm(len(refuted), device=refuted.device)[:proofs]]
-    for b in picks.tolist():
+    for b in refuted.tolist():
         lemmas = parse(outputs["proof"][b].cpu(), int(outputs["proof_length"][b]), variables)
         if isinstance(lemmas, str):
             return wrong(f"instance {b} is called unsatisfiable: {lemmas}")
