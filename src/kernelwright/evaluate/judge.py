@@ -231,7 +231,7 @@ class Judge:
                 state.checks.append(Check(rung="after-timing", case=mode, passed=False, note=e.fault.evidence))
                 continue
             state.checks.append(Check(rung="after-timing", case=mode, passed=True, note=f"{len(e.samples)} rounds"))
-            if e.scores:
+            if e.scores and bench.problem.score:
                 state.scores[bench.problem.score] = statistics.median(e.scores)
             if e.label in timings:
                 state.timings.append(timings[e.label])

@@ -368,7 +368,7 @@ def test_training_is_followed_step_by_step_and_a_report_is_not_believed() -> Non
     draw = torch.Generator().manual_seed(2)
     weights = 0.05 * torch.randn(SHAPE.parameters, generator=draw)
     inputs = {"weights": weights, "tokens": torch.randint(17, (3, 4, 13), generator=draw)}
-    judge = lambda outputs: training.trained(inputs, outputs, shape=SHAPE, unit=2.0**-24)  # noqa: E731
+    judge = lambda outputs: training.trained(inputs, outputs, shape=SHAPE, precision=training.FINE)  # noqa: E731
     outputs = trained(weights, inputs["tokens"])
     finding = judge(outputs)
     assert finding.passed, finding

@@ -63,7 +63,7 @@ class CompressionRatio(Compression):
     score = "compression ratio"
     axes = ("rows", "cols", "ms")
     full = ((2048, 2048, 500), (512, 512, 1000))
-    tiny = ((13, 70, 2000), (3, 64, 2000))
+    tiny = ((13, 70, 300), (3, 64, 300))
     tolerance = "no value off by more than the bound (and 2^-20 of it)"
     least_share = 0.0
 

@@ -58,7 +58,7 @@ class SatisfiabilityInTime(Satisfiability):
     score = "share of formulas decided"
     axes = ("batch", "variables", "clauses", "proof", "ms")
     full = ((64, 100, 426, 262144, 500), (64, 200, 852, 262144, 1000))
-    tiny = ((3, 12, 55, 2048, 2000), (2, 5, 4, 64, 2000))
+    tiny = ((3, 12, 55, 2048, 300), (2, 5, 4, 64, 300))
     adversarial = ()
     undecided_allowed = True
 

@@ -9,9 +9,9 @@ import torch
 from kernelwright.problems.applications.application import Application
 from kernelwright.problems.draws import normal
 from kernelwright.problems.experts.expert import Sizes
-from kernelwright.problems.problem import DTYPE_NAMES, UNIT_ROUNDOFF, Tensors
+from kernelwright.problems.problem import Tensors
 from kernelwright.problems.validators import Finding
-from kernelwright.problems.validators.training import Shape, adamw, loss_of, trained
+from kernelwright.problems.validators.training import COARSE, FINE, Shape, adamw, loss_of, trained
 from kernelwright.records import Workload
 
 _PARAMETERS = "vocabulary*width+context*width+layers*(12*width*width+4*width)+2*width"
@@ -27,7 +27,7 @@ class GptTraining(Application):
     full = ((4, 256, 2048, 256, 8, 4), (6, 384, 4096, 256, 16, 4))
     tiny = ((1, 32, 11, 8, 2, 2), (2, 64, 17, 12, 1, 3))
     adversarial = ("repeated", "uneven")
-    tolerance = "a loss 16, a gradient 32 roundoffs of the products' type, of its root mean square; an update 16 of float32"
+    tolerance = "bf16: a loss within 2, a gradient within 12 roundoffs (of its root mean square); fp32: 16 and 64; an update 16 of float32"
     read, alters, compiles = ("weights", "tokens"), ("weights", "tokens"), True
 
     def shape(self, n: Sizes) -> Shape:
@@ -61,7 +61,7 @@ class GptTraining(Application):
         return tuple(torch.stack(x) for x in zip(*found, strict=True))
 
     def judge(self, n: Sizes, inputs: Tensors, outputs: Tensors) -> Finding:
-        return trained(inputs, outputs, shape=self.shape(n), unit=UNIT_ROUNDOFF[DTYPE_NAMES[n.dtype]])
+        return trained(inputs, outputs, shape=self.shape(n), precision=FINE if n.dtype == torch.float32 else COARSE)
 
     def flops(self, n: Sizes) -> float:
         products = n.layers * 12 * n.width**2 + n.vocabulary * n.width
