@@ -5,12 +5,12 @@
 
 from __future__ import annotations
 
-from kernelwright.problems.experts import products
+from kernelwright.problems.experts import convolution, fourier, movement, normalisation, ordering, products, reductions
 from kernelwright.problems.experts.expert import EXPERT, Expert
 
 __all__ = ["EXPERT", "EXPERTS", "Expert"]
 
-_DOMAINS = (products,)
+_DOMAINS = (products, convolution, reductions, ordering, movement, normalisation, fourier)
 
 EXPERTS: tuple[Expert, ...] = tuple(problem() for domain in _DOMAINS for problem in domain.PROBLEMS)
 """The table of the suite: kernels, then modules."""
