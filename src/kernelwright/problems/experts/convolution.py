@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import torch
 import torch.nn.functional as F
@@ -19,6 +21,11 @@ def first(x: torch.Tensor) -> torch.Tensor:
 
 def last(x: torch.Tensor) -> torch.Tensor:
     return x.permute(0, 2, 3, 1)
+
+
+def gradients(n: Sizes, dy: torch.Tensor, x: torch.Tensor, w: torch.Tensor, wanted: list[bool]) -> Any:
+    """What autograd calls: (dx, dw, db), those that are wanted."""
+    return torch.ops.aten.convolution_backward(dy, x, w, None, [n.S] * 2, [n.R // 2] * 2, [1, 1], False, [0, 0], 1, wanted)
 
 
 def padded(x: np.ndarray, by: int) -> np.ndarray:
@@ -49,9 +56,9 @@ class Convolution(Expert):
         return ((n.H - 1) // n.S + 1) * ((n.W - 1) // n.S + 1)
 
     def share(self, n: Sizes) -> float:
-        """Of all products, those that do not meet the padding, at least."""
+        """Of all products, those that do not meet the padding, at least; Winograd's F(4 x 4, 3 x 3) saves three quarters of them."""
         lost = n.R // 2
-        return max(0.0, 1 - lost / n.H) * max(0.0, 1 - lost / n.W)
+        return (0.25 if n.R > 1 else 1.0) * max(0.0, 1 - lost / n.H) * max(0.0, 1 - lost / n.W)
 
 
 class Conv2d(Convolution):

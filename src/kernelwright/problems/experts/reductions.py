@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from kernelwright.problems.draws import normal
+from kernelwright.problems.draws import normal, uniform
 from kernelwright.problems.experts.expert import Expert, Sizes
 from kernelwright.problems.experts.products import without_last
 from kernelwright.problems.problem import TensorSpec
@@ -59,6 +59,7 @@ class SumAll(Expert):
     formula = "sum of all elements"
     axes = ("n",)
     inputs, outputs = {"x": "n"}, {"y": "1"}
+    drawn_anew = ("x",)  # in any order it has the same sum
     dtypes, degree, unit = ("fp32", "bf16"), 1, "vector"
     full = ((2**28,), (2**20,))
     tiny = ((777,), (1,), (4099,), (0,))
@@ -269,6 +270,7 @@ class Histogram(Expert):
     formula = "how many x lie in [i, i + 1), for i below the number of bins; others are not counted"
     axes = ("n", "bins")
     inputs, outputs = {"x": "n"}, {"counts": "bins : int64"}
+    drawn_anew = ("x",)  # in any order it has the same counts
     dtypes, unit, exactly = ("fp32",), "vector", ("counts",)
     normals, adversarial = ("normal", "crowded"), ()
     full = ((2**26, 256), (2**26, 4096))
@@ -276,9 +278,9 @@ class Histogram(Expert):
     tolerance = "integer counts: equal; bins are one wide, so that no product decides where a value belongs"
 
     def draw(self, n: Sizes, case: str, spec: TensorSpec, rng: torch.Generator, device: Any) -> torch.Tensor:
-        # centred in the bins; a few values lie outside; crowded: most in one bin, as atomics like it least
-        x = normal(spec.shape, rng, device) * (n.bins / 4 if case == "normal" else 0.4) + n.bins / 2 + 0.25
-        return torch.where(x == n.bins, x + 1, x)  # torch.histc counts its upper end
+        # a few values lie outside; none near an edge; crowded: most in one bin, as atomics like it least
+        x = normal(spec.shape, rng, device) * (n.bins / 4 if case == "normal" else 0.4) + n.bins / 2
+        return x.floor() + uniform(spec.shape, rng, device) / 2 + 0.25
 
     def flops(self, n: Sizes) -> float:
         return n.n
