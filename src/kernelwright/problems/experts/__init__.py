@@ -5,12 +5,29 @@
 
 from __future__ import annotations
 
-from kernelwright.problems.experts import products
+from kernelwright.problems.experts import (
+    attention,
+    convolution,
+    feedforward,
+    fourier,
+    linears,
+    movement,
+    normalisation,
+    ordering,
+    products,
+    reductions,
+    sequence,
+    training,
+)
 from kernelwright.problems.experts.expert import EXPERT, Expert
 
 __all__ = ["EXPERT", "EXPERTS", "Expert"]
 
-_DOMAINS = (products,)
+_DOMAINS = (
+    (products, convolution, reductions, ordering, movement, normalisation, fourier),
+    (attention, feedforward, sequence, linears, training),
+)
+"""Of kernels, and of modules."""
 
-EXPERTS: tuple[Expert, ...] = tuple(problem() for domain in _DOMAINS for problem in domain.PROBLEMS)
+EXPERTS: tuple[Expert, ...] = tuple(problem() for domains in _DOMAINS for domain in domains for problem in domain.PROBLEMS)
 """The table of the suite: kernels, then modules."""

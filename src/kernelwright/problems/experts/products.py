@@ -194,7 +194,7 @@ class GemmComplex(Product):
     title = "gemm-complex"
     formula = "C = A B of complex numbers, real and imaginary part along the last axis"
     inputs, outputs = {"a": "M K 2", "b": "K N 2"}, {"c": "M N 2"}
-    dtypes, unit = ("fp32",), "vector"
+    dtypes, unit = ("fp32",), "tf32"  # float32 can be made of TF32 products
     full = ((2048, 2048, 2048), (4096, 4096, 512))
     tiny = ((12, 10, 9), (1, 1, 1), (17, 5, 33), (0, 4, 4))
     tolerance = "one rounding of the output, and the random walk of 2 K float32 additions"
