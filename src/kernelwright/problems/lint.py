@@ -37,6 +37,8 @@ SATURATED = 0.9
 """Share of outputs that are one and the same value: half of them is what relu does."""
 NO_LAW = 0.25
 """An exponent below this is noise; sums of random numbers have 1/2, means and counts 1."""
+DRAWS = 3
+"""Of inputs for a problem that has a check of its own."""
 SENSITIVE_TENSORS = 24
 """At most so many inputs are replaced one by one."""
 
@@ -133,7 +135,8 @@ def _lint(w: Workload, device: str, seed: int, memory: float) -> Iterator[Findin
 @lru_cache(maxsize=256)
 def _of_own(small: Workload, device: str, seed: int) -> tuple[Finding, ...]:
     """Remembered, because the members of a suite are often cut to the same: the 1,000 of hgemm-1000 to 40."""
-    return tuple(_Linter(problem_of(small), small, device, seed).findings())
+    problem = problem_of(small)
+    return tuple((_Validated if problem.validates else _Linter)(problem, small, device, seed).findings())
 
 
 def _memory(size: float, memory: float) -> Iterator[Finding]:
@@ -336,6 +339,45 @@ class _Linter:
                 else:
                     text = f"other values of {name} change the outputs by at most {largest:.3g}: a kernel need not read it"
                     yield _Fault("input-ignored", name, text, {"change": largest})
+
+
+class _Validated:
+    """A Workload whose problem has a check of its own: what would a wrong kernel find easy, and does the check pass it?"""
+
+    def __init__(self, problem: Problem, w: Workload, device: str, seed: int):
+        self.problem, self.w, self.device = problem, w, device
+        self.rng = torch.Generator(device).manual_seed(seed)
+
+    def findings(self) -> Iterator[Finding]:
+        """What passes on each of a few draws: on one, an answer that is asked for nothing (a proof, where all is satisfiable) may pass."""
+        draws = [{(f.rule, f.tensor): f for f in self._of_a_draw()} for _ in range(DRAWS)]
+        yield from (f for key, f in draws[0].items() if all(key in other for other in draws))
+
+    def _of_a_draw(self) -> Iterator[Finding]:
+        normal = next(c for c in self.problem.cases(self.w) if c.rung == "normal")
+        inputs, others = (self.problem.generate(self.w, normal, self.rng, self.device) for _ in range(2))
+        right, stale = (self.problem.eager(self.w, x) for x in (inputs, others))
+        found = self.problem.validate(self.w, inputs, right)
+        if not found.passed:
+            yield Finding("unusable", "", f"its own rival is refused: {found.note}")
+            return
+        self.best = found.score
+        for name, out in right.items():
+            for rule, value, what in (("zeros-pass", 0, "zeros"), ("constant-passes", 1, "ones"), ("constant-passes", -1, "the poison")):
+                if self._passes(inputs, right | {name: torch.full_like(out, value)}, unlike=right):
+                    yield Finding(rule, name, f"{what} instead of {name} pass")
+        if self._passes(inputs, stale, unlike=right):
+            yield Finding("replay-passes", "", "the outputs of other inputs pass: a kernel may return a result that it has stored")
+        for name, other in others.items():
+            if not torch.equal(other, inputs[name]) and self._passes(inputs | {name: other}, right):
+                yield Finding("input-ignored", name, f"the outputs are right with other values of {name}: a kernel need not read it")
+
+    def _passes(self, inputs: Tensors, outputs: Tensors, unlike: Tensors | None = None) -> bool:
+        """Whether outputs, other than these, are right; of a challenge: and score as much."""
+        if unlike is not None and all(torch.equal(out, unlike[name]) for name, out in outputs.items()):
+            return False
+        found = self.problem.validate(self.w, inputs, outputs)
+        return found.passed and (self.best is None or found.score is None or found.score >= 0.99 * self.best)
 
 
 def _shrinkage(cut: Shrunk, device: str) -> float:

@@ -5,6 +5,7 @@ How to add one. Subclass `Application` beside its like, fill in the attributes o
     instance   fresh inputs of a case; their structure is the author's, so by default none of their values change places between launches
     solve      the plain rival, in PyTorch: outputs in their order, computed on the inputs' device
     judge      the validator, a pure function in problems/validators/: it must never raise, whatever the outputs hold
+    mistakes   wrong kernels, three or more, as every problem of the suite has them
 
 An open challenge sets `kind`, `score` (what `judge` measures, more is better) and has an axis `ms`, the time that a launch may take. Outputs
 of variable size are buffers of a capacity with a length beside them. int32 holds all that is no number; -1, the poison, should be no right
@@ -16,6 +17,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any, ClassVar, Literal
 
 import torch
@@ -75,6 +77,16 @@ class Application(Expert):
 
     def limit_us(self, w: Workload) -> float:
         return 1000.0 * w.axes["ms"] if "ms" in w.axes else math.inf
+
+
+def but(outputs: tuple[torch.Tensor, ...], index: int, other: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    """Outputs with one replaced: for mistakes."""
+    return (*outputs[:index], other.to(outputs[index].dtype), *outputs[index + 1 :])
+
+
+def resized(n: Sizes, **sizes: int) -> Sizes:
+    """Other sizes: for mistakes."""
+    return SimpleNamespace(**{**vars(n), **sizes})
 
 
 def within(ms: int) -> Callable[[], bool]:

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from kernelwright.problems.applications.application import Application
+from kernelwright.problems.applications.application import Application, but
 from kernelwright.problems.draws import normal
 from kernelwright.problems.experts.expert import Sizes
 from kernelwright.problems.problem import Tensors
@@ -55,6 +55,14 @@ class Compression(Application):
         """Each value to the nearest multiple, each block under its best predictor."""
         stream, length = encode(x, bound)
         return stream, torch.tensor([length], dtype=torch.int32, device=x.device)
+
+    mistakes = {
+        "twice the bound": lambda p, n, x, bound: p.solve(n, x, 2 * bound),
+        "a shorter length": lambda p, n, **x: but(o := p.solve(n, **x), 1, o[1] // 2),
+        "the last row as the one before": lambda p, n, x, bound: p.solve(n, torch.cat([x[:-1], x[:1]]), bound),
+        "payload of zeros": lambda p, n, x, bound: but(o := p.solve(n, x, bound), 0, o[0] * (torch.arange(len(o[0])) < x.numel() // 256)),
+        "no bound read": lambda p, n, x, bound: p.solve(n, x, torch.full_like(bound, 0.5)),
+    }
 
 
 class CompressionRatio(Compression):

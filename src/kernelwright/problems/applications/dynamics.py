@@ -6,11 +6,11 @@ from typing import Any
 
 import torch
 
-from kernelwright.problems.applications.application import Application
+from kernelwright.problems.applications.application import Application, but, resized
 from kernelwright.problems.experts.expert import Sizes
 from kernelwright.problems.problem import Tensors
 from kernelwright.problems.validators import Finding
-from kernelwright.problems.validators.dynamics import CUTOFF, advance, forces, molecular, near
+from kernelwright.problems.validators.dynamics import CUTOFF, STEP, advance, forces, molecular, near
 from kernelwright.records import Workload
 
 _DENSITY = 0.8
@@ -64,6 +64,21 @@ class LennardJones(Application):
     def flops(self, n: Sizes) -> float:
         """26 pairs a particle within the cutoff, 10 operations each at least; a gas has fewer."""
         return 10.0 * 26 * 4 * n.side**3 * n.every * n.snapshots
+
+    @staticmethod
+    def _one_stands_still(p: LennardJones, n: Sizes, **x: torch.Tensor) -> Any:
+        outputs = p.solve(n, **x)
+        positions = outputs[0].clone()
+        positions[:, -1] = x["position"][-1]
+        return but(outputs, 0, positions)
+
+    mistakes = {
+        "one step less": lambda p, n, **x: p.solve(resized(n, every=n.every - 1), **x),
+        "the forces of the snapshot before": lambda p, n, **x: but(o := p.solve(n, **x), 2, o[2].roll(1, 0)),
+        "velocities half a step behind": lambda p, n, **x: but(o := p.solve(n, **x), 1, o[1] - STEP / 2 * o[2]),
+        "the last particle stands still": _one_stands_still,
+        "a box that is not periodic": lambda p, n, position, velocity, box: p.solve(n, position, velocity, 2 * box),
+    }
 
 
 PROBLEMS = (LennardJones,)

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from kernelwright.problems.applications.application import Application, within
+from kernelwright.problems.applications.application import Application, but, within
 from kernelwright.problems.experts.expert import Sizes
 from kernelwright.problems.problem import Tensors
 from kernelwright.problems.validators import Finding
@@ -80,6 +80,22 @@ class Search(Application):
         tight = (distance[tails] < FAR) & (distance[tails] + weights == distance[heads])
         return distance, parent.scatter_reduce(0, heads[tight], tails[tight].int(), "amax", include_self=False)
 
+    @staticmethod
+    def _too_soon(p: Search, n: Sizes, **x: torch.Tensor) -> Any:
+        """The farthest vertices are called out of reach."""
+        distance, parent = p.solve(n, **x)
+        cut = distance == torch.where(distance < FAR, distance, -1).max()
+        return torch.where(cut, FAR, distance), torch.where(cut, torch.arange(n.vertices, dtype=torch.int32), parent)
+
+    mistakes = {
+        "stops too soon": _too_soon,
+        "each vertex its own parent": lambda p, n, **x: but(o := p.solve(n, **x), 1, torch.arange(n.vertices)),
+        "the next vertex is the source": lambda p, n, source, **x: p.solve(n, source=(source + 1) % n.vertices, **x),
+        "the first half of the edges": lambda p, n, targets, **x: p.solve(
+            n, targets=torch.where(torch.arange(n.edges) < n.edges // 2, targets, x["source"]), **x
+        ),
+    }
+
 
 _GRAPH = {"offsets": "vertices+1 : int32", "targets": "edges : int32"}
 
@@ -95,6 +111,7 @@ class ShortestPaths(Search):
     inputs = {**_GRAPH, "weights": "edges : int32", "source": "1 : int32"}
     read = ("offsets",)
     largest_weight = 100
+    mistakes = Search.mistakes | {"all weights alike": lambda p, n, weights, **x: p.solve(n, weights=torch.ones_like(weights), **x)}
 
 
 class PageRank(Search):
@@ -115,6 +132,22 @@ class PageRank(Search):
             if bool(((after - rank).abs() <= 2e-6 * after).all()):
                 return after
             rank = after
+
+    mistakes = {
+        "three steps": lambda p, n, **x: _stepped(n, 3, **x),
+        "the ranks of vertices without edges are lost": lambda p, n, **x: (r := p.solve(n, **x)) * (1 - 0.5 * (x["offsets"].diff() == 0)),
+        "scaled to the number of vertices": lambda p, n, **x: p.solve(n, **x) * n.vertices,
+        "edges turned round": lambda p, n, offsets, targets: p.solve(
+            n, **dict(zip(("offsets", "targets"), compressed(targets.long(), edge_sources(offsets), n.vertices), strict=True))
+        ),
+    }
+
+
+def _stepped(n: Sizes, steps: int, **inputs: torch.Tensor) -> torch.Tensor:
+    rank = torch.full((n.vertices,), 1 / n.vertices)
+    for _ in range(steps):
+        rank = check.ranks_after_a_step(inputs, rank)
+    return rank
 
 
 class IndependentSet(Application):
@@ -166,6 +199,13 @@ class IndependentSet(Application):
                 best = member.int()
             if not more():
                 return best
+
+    mistakes = {
+        "everybody": lambda p, n, **x: torch.ones(n.vertices, dtype=torch.int32),
+        "the last vertex too": lambda p, n, **x: torch.where(torch.arange(n.vertices) >= n.vertices - 20, 1, p.solve(n, **x)),
+        "members counted twice": lambda p, n, **x: 2 * p.solve(n, **x),
+        "those outside": lambda p, n, **x: 1 - p.solve(n, **x),
+    }
 
 
 PROBLEMS = (BreadthFirst, ShortestPaths, PageRank, IndependentSet)

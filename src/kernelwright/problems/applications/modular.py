@@ -49,6 +49,13 @@ class NumberTheoreticTransform(Application):
         """Radix 2, in int64."""
         return check.transform(x.long())
 
+    mistakes = {
+        "the opposite root": lambda p, n, x: p.solve(n, x).roll(-1, 1).flip(1),
+        "one value off": lambda p, n, x: (p.solve(n, x) + (torch.arange(n.n) == n.n - 1)) % PRIME,
+        "not reduced": lambda p, n, x: p.solve(n, x) - PRIME,
+        "half of each row": lambda p, n, x: p.solve(n, x * (torch.arange(n.n) < n.n // 2)),
+    }
+
 
 @lru_cache(maxsize=4)
 def _pool(count: int) -> torch.Tensor:
@@ -101,6 +108,15 @@ class MultiScalar(Application):
         bases, numbers = check.points(points), check.numbers(scalars)
         sums = [check.multi_scalar(numbers[b * n.n : (b + 1) * n.n], bases) for b in range(n.batch)]
         return check.limbs([c for p in sums for c in (p or (0, 0))]).view(n.batch, 2 * LIMBS).to(points.device)
+
+    mistakes = {
+        "the last point left out": lambda p, n, points, scalars: p.solve(
+            n, torch.cat([points[:-1], torch.zeros_like(points[:1])]), scalars
+        ),
+        "scalars of 192 bits": lambda p, n, points, scalars: p.solve(n, points, scalars * (torch.arange(LIMBS) < 6).int()),
+        "sums in another order": lambda p, n, points, scalars: p.solve(n, points, scalars).roll(1, 0),
+        "the identity": lambda p, n, points, scalars: torch.zeros(n.batch, 2 * LIMBS, dtype=torch.int32),
+    }
 
 
 PROBLEMS = (NumberTheoreticTransform, MultiScalar)

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from kernelwright.problems.applications.application import Application, within
+from kernelwright.problems.applications.application import Application, but, within
 from kernelwright.problems.experts.expert import Sizes
 from kernelwright.problems.problem import Tensors
 from kernelwright.problems.validators import Finding, right
@@ -50,6 +50,14 @@ class Satisfiability(Application):
 
     def solve(self, n: Sizes, clauses: torch.Tensor) -> Any:
         return search(clauses.long(), n.variables, n.proof)
+
+    mistakes = {
+        "everything is satisfiable": lambda p, n, clauses: but(o := p.solve(n, clauses), 0, torch.ones_like(o[0])),
+        "everything is refuted": lambda p, n, clauses: but(o := p.solve(n, clauses), 0, torch.zeros_like(o[0])),
+        "half of the clauses": lambda p, n, clauses: p.solve(n, clauses[:, : n.clauses // 2]),
+        "proofs without their first clauses": lambda p, n, clauses: but(o := p.solve(n, clauses), 2, o[2].roll(-16, 1)),
+        "signs turned over": lambda p, n, clauses: but(o := p.solve(n, clauses), 1, 1 - o[1]),
+    }
 
 
 class SatisfiabilityInTime(Satisfiability):

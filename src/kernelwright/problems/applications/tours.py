@@ -57,5 +57,11 @@ class Tour(Application):
             order = torch.cat([order[: i + 1], order[i + 1 : j + 1].flip(0), order[j + 1 :]])
         return order
 
+    mistakes = {
+        "the first place twice": lambda p, n, place: torch.cat([(o := p.solve(n, place))[:-1], o[:1]]),
+        "places counted from one": lambda p, n, place: p.solve(n, place) + 1,
+        "stays at home": lambda p, n, place: torch.zeros(n.places, dtype=torch.int32),
+    }
+
 
 PROBLEMS = (Tour,)

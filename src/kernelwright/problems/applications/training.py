@@ -6,12 +6,12 @@ from typing import Any
 
 import torch
 
-from kernelwright.problems.applications.application import Application
+from kernelwright.problems.applications.application import Application, but
 from kernelwright.problems.draws import normal
 from kernelwright.problems.experts.expert import Sizes
 from kernelwright.problems.problem import Tensors
 from kernelwright.problems.validators import Finding
-from kernelwright.problems.validators.training import COARSE, FINE, Shape, adamw, loss_of, trained
+from kernelwright.problems.validators.training import COARSE, DECAY, FINE, RATE, Shape, adamw, loss_of, trained
 from kernelwright.records import Workload
 
 _PARAMETERS = "vocabulary*width+context*width+layers*(12*width*width+4*width)+2*width"
@@ -66,6 +66,28 @@ class GptTraining(Application):
     def flops(self, n: Sizes) -> float:
         products = n.layers * 12 * n.width**2 + n.vocabulary * n.width
         return 6.0 * products * n.batch * n.context * n.steps
+
+    @staticmethod
+    def _undecayed(p: GptTraining, n: Sizes, weights: torch.Tensor, tokens: torch.Tensor) -> Any:
+        outputs = p.solve(n, weights, tokens)
+        return but(outputs, 2, outputs[2] + RATE * DECAY * torch.cat([weights[None], outputs[2][:-1]]))
+
+    @staticmethod
+    def _frozen_positions(p: GptTraining, n: Sizes, weights: torch.Tensor, tokens: torch.Tensor) -> Any:
+        outputs = p.solve(n, weights, tokens)
+        first = n.vocabulary * n.width
+        frozen = outputs[1].clone()
+        frozen[:, first : first + n.context * n.width] = 0
+        return but(outputs, 1, frozen)
+
+    mistakes = {
+        "no weight decay": _undecayed,
+        "no gradient of the positions": _frozen_positions,
+        "the first sequence in place of the last": lambda p, n, weights, tokens: p.solve(
+            n, weights, torch.cat([tokens[:, :-1], tokens[:, :1]], 1)
+        ),
+        "the loss of the first step for all": lambda p, n, **x: but(o := p.solve(n, **x), 0, o[0][:1].expand_as(o[0])),
+    }
 
 
 PROBLEMS = (GptTraining,)
