@@ -7,6 +7,7 @@ cublas                cuBLAS, its own choice of algorithm (cublasGemmEx)
 cublaslt              cuBLASLt, the first algorithm of its heuristic
 cublaslt-auto         cuBLASLt, the fastest of all algorithms that its heuristic lists
 cublaslt-all          cuBLASLt, the fastest that a search of its whole algorithm space finds; on request alone: up to 20 s a Workload
+native                our own C++, for applications that no library knows; on the CPU
 VENDOR-nn, VENDOR-nt  one of the four with the operands stored in that layout, whatever the Workload's
 """
 
@@ -17,6 +18,7 @@ from collections.abc import Callable, Iterable, Sequence
 from kernelwright.problems import problem_of
 from kernelwright.problems.epilogue import parse
 from kernelwright.records import Workload
+from kernelwright.rivals import native
 from kernelwright.targets.target import Bound, Run
 
 HOST_ONLY = ("graph",)
@@ -47,6 +49,8 @@ def names_for(w: Workload, target: str, *, every: bool = False) -> tuple[str, ..
     if w.problem.startswith("expert:") and (problem := problem_of(w)).validates:
         # answers of loops that depend on values: nothing to compile, nothing to capture
         names = ["eager", *(["compile"] if getattr(problem, "compiles", False) else [])]
+        if target == "cpu" and native.source_of(w):
+            names.insert(0, "native")
     if target == "fake":
         names = ["eager"]
     return tuple(names)
@@ -74,6 +78,8 @@ def load(name: str, w: Workload, sets: Sequence[Bound]) -> Loaded:
         from kernelwright.rivals import pytorch
 
         return pytorch.load(name, w, sets)
+    if name == "native":
+        return native.load(w, sets)
     if name == "cublas":
         from kernelwright.rivals import cublas
 
