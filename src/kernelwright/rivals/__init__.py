@@ -8,6 +8,7 @@ cublaslt              cuBLASLt, the first algorithm of its heuristic
 cublaslt-auto         cuBLASLt, the fastest of all algorithms that its heuristic lists
 cublaslt-all          cuBLASLt, the fastest that a search of its whole algorithm space finds; on request alone: up to 20 s a Workload
 VENDOR-nn, VENDOR-nt  one of the four with the operands stored in that layout, whatever the Workload's
+flash, cudnn, cub ... experts of a problem of the suite `experts` (rivals/experts/)
 """
 
 from __future__ import annotations
@@ -44,8 +45,17 @@ def names_for(w: Workload, target: str, *, every: bool = False) -> tuple[str, ..
         if w.problem == "linear" and unfused(w) is None:
             names += ["cublaslt", "cublaslt-auto", *(["cublaslt-all"] if every else [])]
     if target == "fake":
-        names = ["eager"]
-    return tuple(names)
+        return ("eager",)
+    return (*names, *experts_for(w, target, every=every))
+
+
+def experts_for(w: Workload, target: str, *, every: bool = False) -> tuple[str, ...]:
+    """The experts among them that serve on a target, the foremost first; `every` one, also those that would be skipped there."""
+    if not w.problem.startswith("expert:"):
+        return ()
+    from kernelwright.rivals import experts
+
+    return tuple(r.name for r in experts.experts_of(w) if every or target.startswith("cuda") or not r.cuda_only)
 
 
 def asked(names: Iterable[str], w: Workload) -> tuple[str, ...]:
@@ -70,6 +80,10 @@ def load(name: str, w: Workload, sets: Sequence[Bound]) -> Loaded:
         from kernelwright.rivals import pytorch
 
         return pytorch.load(name, w, sets)
+    if w.problem.startswith("expert:"):
+        from kernelwright.rivals import experts
+
+        return experts.load(name, w, sets)
     if name == "cublas":
         from kernelwright.rivals import cublas
 
