@@ -9,6 +9,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, ClassVar, Literal
 
 import torch
@@ -131,6 +132,10 @@ class Problem(ABC):
     def eager(self, w: Workload, inputs: Tensors) -> Tensors:
         """The same as a PyTorch user would write it, in the Workload's dtype: the rival `eager`, and the `vendor` whose error is
         the yardstick."""
+
+    def eager_function(self, w: Workload) -> Callable[[Tensors], Tensors]:
+        """`eager` of one Workload, with all that depends on sizes alone worked out: what rivals call."""
+        return partial(self.eager, w)
 
     @abstractmethod
     def scale(self, w: Workload, inputs: Tensors, reference: Tensors) -> Tensors:

@@ -9,16 +9,15 @@ cublaslt-auto         cuBLASLt, the fastest of all algorithms that its heuristic
 cublaslt-all          cuBLASLt, the fastest that a search of its whole algorithm space finds; on request alone: up to 20 s a Workload
 native                our own C++, for applications that no library knows; on the CPU
 VENDOR-nn, VENDOR-nt  one of the four with the operands stored in that layout, whatever the Workload's
+flash, cudnn, cub ... experts of a problem of the suite `experts` (rivals/experts/)
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 
-from kernelwright.problems import problem_of
 from kernelwright.problems.epilogue import parse
 from kernelwright.records import Workload
-from kernelwright.rivals import native
 from kernelwright.targets.target import Bound, Run
 
 HOST_ONLY = ("graph",)
@@ -46,14 +45,27 @@ def names_for(w: Workload, target: str, *, every: bool = False) -> tuple[str, ..
             names += [*own, *(f"{vendor}-{layout}" for vendor in stored for layout in STORED if layout != w.layout)]
         if w.problem == "linear" and unfused(w) is None:
             names += ["cublaslt", "cublaslt-auto", *(["cublaslt-all"] if every else [])]
-    if w.problem.startswith("expert:") and (problem := problem_of(w)).validates:
-        # answers of loops that depend on values: nothing to compile, nothing to capture
-        names = ["eager", *(["compile"] if getattr(problem, "compiles", False) else [])]
-        if target == "cpu" and native.source_of(w):
-            names.insert(0, "native")
+    if w.problem.startswith("expert:"):
+        from kernelwright.problems import problem_of
+        from kernelwright.problems.applications import Application
+
+        if isinstance(problem := problem_of(w), Application):
+            # loops that depend on values: nothing to capture, and seldom anything to compile
+            names = ["eager", *(["compile"] if problem.compiles else [])]
     if target == "fake":
-        names = ["eager"]
-    return tuple(names)
+        return ("eager",)
+    return (*names, *experts_for(w, target, every=every))
+
+
+def experts_for(w: Workload, target: str, *, every: bool = False) -> tuple[str, ...]:
+    """The experts among them that serve on a target, the foremost first; `every` one, also those that would be skipped there."""
+    if not w.problem.startswith("expert:"):
+        return ()
+    from kernelwright.rivals import experts, native
+
+    if native.source_of(w):
+        return ("native",) if every or target == "cpu" else ()
+    return tuple(r.name for r in experts.experts_of(w) if every or target.startswith("cuda") or not r.cuda_only)
 
 
 def asked(names: Iterable[str], w: Workload) -> tuple[str, ...]:
@@ -79,7 +91,13 @@ def load(name: str, w: Workload, sets: Sequence[Bound]) -> Loaded:
 
         return pytorch.load(name, w, sets)
     if name == "native":
+        from kernelwright.rivals import native
+
         return native.load(w, sets)
+    if w.problem.startswith("expert:"):
+        from kernelwright.rivals import experts
+
+        return experts.load(name, w, sets)
     if name == "cublas":
         from kernelwright.rivals import cublas
 

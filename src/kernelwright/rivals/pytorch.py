@@ -32,7 +32,8 @@ def load(name: str, w: Workload, sets: Sequence[Bound]) -> tuple[list[Run], Call
 
 
 def _eager(problem: Problem, w: Workload, inputs: Tensors, outputs: Tensors) -> Run:
-    return Run(call=lambda: problem.eager(w, inputs), store=lambda result: _copy(result, outputs))
+    function = problem.eager_function(w)
+    return Run(call=lambda: function(inputs), store=lambda result: _copy(result, outputs))
 
 
 def _matmul_out(w: Workload, inputs: Tensors, outputs: Tensors) -> Run:
@@ -57,12 +58,12 @@ def _compiled(
 
         # tensors as positional arguments: guards on a dictionary would cost the rival microseconds that its users do not pay
         def function(*tensors: torch.Tensor) -> Tensors:
-            return problem.eager(w, dict(zip(names, tensors, strict=True)))
+            return eager(dict(zip(names, tensors, strict=True)))
 
         compiled.append(torch.compile(function, mode=mode, dynamic=False))
         compiled[0](*inputs[0].values())
 
-    names = tuple(inputs[0])
+    names, eager = tuple(inputs[0]), problem.eager_function(w)
 
     def run(i: Tensors, o: Tensors) -> Run:
         tensors = tuple(i.values())

@@ -113,6 +113,8 @@ class Expert(Problem):
     """Inputs drawn small enough, by the root of their last axis, that a product with them has values of its other operand's size."""
     drawn_anew: ClassVar[tuple[str, ...]] = ()
     """Inputs whose values may not change places between timed launches."""
+    coarse_shows: ClassVar[bool] = True
+    """Whether inputs of half the precision give results that must be rejected."""
     mistakes: ClassVar[Mapping[str, Mistake]] = {}
     """Wrong kernels: f(problem, sizes, **inputs) -> outputs. The suite's own check proves that each is rejected."""
     allocates = True
@@ -213,7 +215,17 @@ class Expert(Problem):
         return self.named(self.define(self.sizes(w), **{k: v.double() if v.is_floating_point() else v for k, v in inputs.items()}))
 
     def eager(self, w: Workload, inputs: Tensors) -> Tensors:
-        return self.in_type(w, self.named(self.eager_form(self.sizes(w), **inputs)))
+        return self.eager_function(w)(inputs)
+
+    def eager_function(self, w: Workload) -> Callable[[Tensors], Tensors]:
+        n, types = self.sizes(w), [(s.name, TORCH_DTYPES[s.dtype]) for s in self.tensors(w) if s.role == "out"]
+
+        def function(inputs: Tensors) -> Tensors:
+            results = self.eager_form(n, **inputs)
+            results = results if isinstance(results, tuple) else (results,)
+            return {name: result.to(dtype) for (name, dtype), result in zip(types, results, strict=True)}
+
+        return function
 
     def named(self, results: Any) -> Tensors:
         return dict(zip(self.outputs, results if isinstance(results, tuple) else (results,), strict=True))
@@ -312,6 +324,11 @@ class Expert(Problem):
     def memory(self, w: Workload) -> float:
         """Bytes of a device that verifying takes, about: the tensors, and float64 copies of them for the reference and its scale."""
         return 6.0 * sum(s.numel * DTYPES[s.dtype] for s in self.tensors(w))
+
+
+def complexes(x: torch.Tensor) -> torch.Tensor:
+    """(..., 2) as complex numbers, which lie on even addresses only."""
+    return torch.view_as_complex(x.contiguous() if x.storage_offset() % 2 == 0 else x.clone())
 
 
 def _spec(name: str, text: str, role: Literal["in", "out"], names: Names, dtype: str) -> TensorSpec:

@@ -8,15 +8,11 @@ from typing import Any
 import numpy as np
 import torch
 
-from kernelwright.problems.experts.expert import Expert, Sizes
+from kernelwright.problems.experts.expert import Expert, Sizes, complexes
 from kernelwright.problems.problem import UNIT_ROUNDOFF, Tensors, TensorSpec
 from kernelwright.records import Workload
 
 TOLERANCE = "float32 butterflies: each of log2 N levels rounds, which adds up to sqrt(log2 N) roundings of the outputs' root mean square"
-
-
-def complexes(x: torch.Tensor) -> torch.Tensor:
-    return torch.view_as_complex(x.contiguous())
 
 
 def matrix(n: int, sign: int = -1) -> np.ndarray:
