@@ -1,4 +1,5 @@
-"""Training with torch.nn's functions: kernelwright verify examples/applications/gpt_training.py --problem expert:gpt-training:2x64x96x32x4x3:fp32"""
+"""Training with torch.nn's functions:
+kernelwright verify examples/applications/gpt_training.py --problem expert:gpt-training:2x64x96x32x4x3:fp32"""
 
 import torch
 from torch.nn import functional as F
@@ -15,7 +16,7 @@ class ModelNew(torch.nn.Module):
 
     def loss(self, flat, tokens):
         d, heads = self.width, max(1, self.width // 32)
-        parts = iter(part.view(shape) for part, shape in zip(flat.split([a * b for a, b in self.shapes]), self.shapes))
+        parts = iter(part.view(shape) for part, shape in zip(flat.split([a * b for a, b in self.shapes]), self.shapes, strict=True))
         token, position = next(parts), next(parts)
         b, t = tokens.shape[0], tokens.shape[1] - 1
         x = F.embedding(tokens[:, :-1], token) + position[:t]

@@ -80,7 +80,11 @@ FORGED = {
     "everything is satisfiable": ("sat.cpp", {"verdict[b] = f.search(decisions)": "f.search(decisions), verdict[b] = 1"}, "assignment"),
     "distances without parents": ("bfs.cpp", {", parent[v] = u": ""}, "parent"),
     "one iteration": ("lennard_jones.cpp", {"step < every * snapshots": "step < 1"}, "poison"),
-    "the losses of a good run": ("gpt_training.py", {"losses.append(loss.detach())": "losses.append(loss.detach() * 0 + 2)"}, "the loss of step 0"),
+    "the losses of a good run": (
+        "gpt_training.py",
+        {"losses.append(loss.detach())": "losses.append(loss.detach() * 0 + 2)"},
+        "the loss of step 0",
+    ),
     "no weight decay": ("gpt_training.py", {"+ 0.1 * weights": ""}, "AdamW"),
     "a tour that leaves places out": ("challenge_tour.cpp", {"order[i] = int(i)": "order[i] = int(i / 2)"}, "twice"),
 }
@@ -96,7 +100,9 @@ def test_a_forged_report_is_not_believed(evaluator: Evaluator, name: str) -> Non
 
 def test_right_when_verified_and_wrong_when_timed(evaluator: Evaluator) -> None:
     """The first runs are right, later ones leave out what nobody may look at any more."""
-    counting = changed("bfs.cpp", **{"    delete[] queue;": "    static int runs = 0;\n    if (++runs > 9) parent[vertices - 1] = 0;\n    delete[] queue;"})
+    counting = changed(
+        "bfs.cpp", **{"    delete[] queue;": "    static int runs = 0;\n    if (++runs > 9) parent[vertices - 1] = 0;\n    delete[] queue;"}
+    )
     trial = judged(evaluator, counting, ANSWERS["bfs.cpp"], SCREEN_RUNGS, min_rounds=25, max_rounds=25)
     assert trial.verdict.outcome is Outcome.WRONG_RESULT and "in a timed round" in trial.verdict.evidence
 
@@ -104,7 +110,8 @@ def test_right_when_verified_and_wrong_when_timed(evaluator: Evaluator) -> None:
 def test_another_right_answer_each_time_is_right(evaluator: Evaluator) -> None:
     """Parents of a race: every run turns the order of edges over."""
     loop = "for (int e = offsets[u]; e < offsets[u + 1]; e++) {"
-    turning = "static int turn = 0; turn++; for (int i = offsets[u]; i < offsets[u + 1]; i++) { int e = turn & 1 ? i : offsets[u] + offsets[u + 1] - 1 - i;"
+    order = "int e = turn & 1 ? i : offsets[u] + offsets[u + 1] - 1 - i;"
+    turning = f"static int turn = 0; turn++; for (int i = offsets[u]; i < offsets[u + 1]; i++) {{ {order}"
     trial = judged(evaluator, changed("bfs.cpp", **{loop: turning}), ANSWERS["bfs.cpp"])
     assert trial.verdict.ok or trial.verdict.outcome is Outcome.NOISY, trial.verdict
 
@@ -117,7 +124,9 @@ def test_the_poison_tells_nobody_what_to_do(evaluator: Evaluator) -> None:
 
 
 def test_who_takes_too_long_has_no_score(evaluator: Evaluator) -> None:
-    slow = changed("challenge_tour.cpp", **{"#include <cmath>": "#include <cmath>\n#include <unistd.h>", "auto way": "usleep(400000); auto way"})
+    slow = changed(
+        "challenge_tour.cpp", **{"#include <cmath>": "#include <cmath>\n#include <unistd.h>", "auto way": "usleep(400000); auto way"}
+    )
     trial = judged(evaluator, slow, ANSWERS["challenge_tour.cpp"], SCREEN_RUNGS)
     assert trial.verdict.outcome is Outcome.TIMEOUT and "300000 us" in trial.verdict.evidence.replace("3e+05", "300000"), trial.verdict
     assert not trial.scores
@@ -131,3 +140,10 @@ def test_verify_shows_the_score(monkeypatch: pytest.MonkeyPatch) -> None:
     assert done.exit_code == 0, done.output
     shown = json.loads(done.output)
     assert shown["verdict"] == "OK" and 2 < shown["scores"]["compression ratio"] < 10
+
+
+def test_our_own_cpp_is_a_rival_like_any_other(evaluator: Evaluator) -> None:
+    job = Job(workload=resolve(ANSWERS["sat.cpp"]), rivals=("native", "eager"), rungs=SCREEN_RUNGS, modes=("device-warm",), max_rounds=9)
+    (trial,) = evaluator.evaluate([load(EXAMPLES / "sat.cpp", job.workload, "cpu")], job, stage="verify", session="test")
+    assert trial.verdict.ok or trial.verdict.outcome is Outcome.NOISY, trial.verdict
+    assert trial.rivals["native"].outcome in (Outcome.OK, Outcome.NOISY), trial.rivals

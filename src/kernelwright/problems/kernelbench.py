@@ -112,7 +112,7 @@ class KernelBench(Problem):
         self.model.requires_grad_(False)
         if any(isinstance(m, _DropoutNd) and m.training and m.p > 0 for m in self.model.modules()):
             raise RandomOutput(f"{self.file}: dropout makes the output random; set p=0, or call self.eval() in Model.__init__")
-        self.state_names: dict[str, str] = {}
+        self.state_names: dict[str, str] = {}  # pyright: ignore[reportIncompatibleVariableOverride]: filled here
         """Tensor name to dotted path, for parameters and buffers."""
         self._arguments, self._specs = self._examine()
         self._placed: dict[tuple[torch.dtype, str], tuple[nn.Module, dict[str, torch.Tensor]]] = {}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import heapq
+import itertools
 import random
 from collections.abc import Sequence
 
@@ -59,7 +60,7 @@ def compress(values: Sequence[float], bound: float) -> bytes:
     for at in range(0, len(q), 64):
         block = q[at : at + 64]
         block += [block[-1]] * (64 - len(block))
-        differences = [0] + [b - a for a, b in zip(block, block[1:], strict=False)]
+        differences = [0] + [b - a for a, b in itertools.pairwise(block)]
         codes = [2 * d if d >= 0 else -2 * d - 1 for d in differences]
         width = max(codes).bit_length()
         header.append(2 << 6 | width)

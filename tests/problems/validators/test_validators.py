@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import pytest
 import torch
@@ -15,6 +16,14 @@ from kernelwright.problems.validators import Tensors, compression, dynamics, gra
 
 few = settings(max_examples=12, deadline=None)
 seeds = st.integers(0, 2**32)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def one_thread() -> Iterator[None]:
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
 
 
 def ints(*values: int) -> torch.Tensor:
@@ -35,7 +44,9 @@ def searched(seed: int, weighted: bool) -> tuple[Tensors, Tensors]:
     offsets, targets, weights = random_graph(draw, 30, draw.choice((40, 120)))
     source = draw.randrange(30)
     distance, parent = dijkstra(offsets, targets, weights if weighted else [1] * len(targets), source)
-    inputs = {"offsets": ints(*offsets), "targets": ints(*targets), "source": ints(source)} | ({"weights": ints(*weights)} if weighted else {})
+    inputs = {"offsets": ints(*offsets), "targets": ints(*targets), "source": ints(source)} | (
+        {"weights": ints(*weights)} if weighted else {}
+    )
     return inputs, {"distance": ints(*distance), "parent": ints(*parent)}
 
 
@@ -192,7 +203,11 @@ def test_one_wrong_value_of_a_long_transform_is_found_by_a_random_combination() 
     x = torch.randint(modular.PRIME, (3, 4096), generator=torch.Generator().manual_seed(1), dtype=torch.int32)
     outputs = {"y": modular.transform(x.long()).int()}
     assert modular.ntt({"x": x}, outputs).passed
-    for mutant in (lambda t: t[2, 77].bitwise_xor_(1), lambda t: t[1].copy_(t[1].roll(1)), lambda t: t.copy_(t[:, modular.torch.arange(4096) ^ 1])):
+    for mutant in (
+        lambda t: t[2, 77].bitwise_xor_(1),
+        lambda t: t[1].copy_(t[1].roll(1)),
+        lambda t: t.copy_(t[:, modular.torch.arange(4096) ^ 1]),
+    ):
         assert not modular.ntt({"x": x}, changed(outputs, "y", mutant)).passed
 
 
@@ -255,7 +270,7 @@ def answered(clauses: list[list[int]], variables: int, capacity: int = 4096) -> 
 @given(seeds, st.integers(5, 9))
 def test_assignments_and_proofs(seed: int, variables: int) -> None:
     clauses = formula(random.Random(seed), variables, round(4.8 * variables))
-    inputs, outputs = {"clauses": ints(*sum(clauses, [])).view(1, -1, 3)}, answered(clauses, variables)
+    inputs, outputs = {"clauses": ints(*itertools.chain(*clauses)).view(1, -1, 3)}, answered(clauses, variables)
     assert satisfiability.solved(inputs, outputs).passed
     assert not satisfiability.solved(inputs, changed(outputs, "verdict", lambda t: t.copy_(1 - t))).passed
     assert not satisfiability.solved(inputs, changed(outputs, "verdict", lambda t: t.fill_(2))).passed
@@ -287,7 +302,7 @@ def test_nothing_refutes_what_is_satisfiable(seed: int) -> None:
     hidden = {v: draw.random() < 0.5 for v in range(1, 7)}
     clauses = [c for c in formula(draw, 6, 60) if any(hidden[abs(x)] == (x > 0) for x in c)]
     lemmas = [[v * draw.choice((1, -1)) for v in draw.sample(range(1, 7), draw.randint(1, 3))] for _ in range(8)] + [[]]
-    assert satisfiability.propagates(ints(*sum(clauses, [])).view(-1, 3), lemmas, 6) is not None
+    assert satisfiability.propagates(ints(*itertools.chain(*clauses)).view(-1, 3), lemmas, 6) is not None
 
 
 def test_a_clause_is_not_proved_by_a_later_one() -> None:

@@ -7,10 +7,9 @@ How to add one. Subclass `Application` beside its like, fill in the attributes o
     judge      the validator, a pure function in problems/validators/: it must never raise, whatever the outputs hold
     mistakes   wrong kernels, three or more, as every problem of the suite has them
 
-An open challenge sets `kind`, `score` (what `judge` measures, more is better) and has an axis `ms`, the time that a launch may take. Outputs
-of variable size are buffers of a capacity with a length beside them. int32 holds all that is no number; -1, the poison, should be no right
-value of what must be written.
-"""
+An open challenge sets `kind`, `score` (what `judge` measures, more is better) and has an axis `ms`, the time that a launch may take.
+Outputs of variable size are buffers of a capacity with a length beside them. int32 holds all that is no number; -1, the poison, should be
+no right value of what must be written."""
 
 from __future__ import annotations
 
@@ -45,7 +44,7 @@ class Application(Expert):
     def instance(self, n: Sizes, case: str, rng: torch.Generator, device: Any) -> Tensors:
         raise NotImplementedError
 
-    def solve(self, n: Sizes, **inputs: torch.Tensor) -> Any:
+    def solve(self, n: Sizes, *args: Any, **inputs: Any) -> Any:
         raise NotImplementedError
 
     def judge(self, n: Sizes, inputs: Tensors, outputs: Tensors) -> Finding:
@@ -58,7 +57,7 @@ class Application(Expert):
     def validate(self, w: Workload, inputs: Tensors, outputs: Tensors) -> Finding:
         return self.judge(self.sizes(w), inputs, outputs)
 
-    def eager_form(self, n: Sizes, **inputs: torch.Tensor) -> Any:
+    def eager_form(self, n: Sizes, *args: Any, **inputs: Any) -> Any:
         return self.solve(n, **inputs)
 
     def reference(self, w: Workload, inputs: Tensors) -> Tensors:

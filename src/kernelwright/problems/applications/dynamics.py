@@ -27,7 +27,9 @@ class LennardJones(Application):
     full = ((16, 10, 10), (32, 10, 4))
     tiny = ((3, 2, 2), (4, 3, 1))
     adversarial = ("gas", "cold")
-    tolerance = "4 times what a rounding of each coordinate in each step explains, by the stiffness of the neighbours; energy to 1e-3 a particle"
+    tolerance = (
+        "4 times what a rounding of each coordinate in each step explains, by the stiffness of the neighbours; energy to 1e-3 a particle"
+    )
     read = ("position", "velocity")
 
     def refuses(self, w: Workload) -> str | None:

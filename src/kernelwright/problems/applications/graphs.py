@@ -111,7 +111,10 @@ class ShortestPaths(Search):
     inputs = {**_GRAPH, "weights": "edges : int32", "source": "1 : int32"}
     read = ("offsets",)
     largest_weight = 100
-    mistakes = Search.mistakes | {"all weights alike": lambda p, n, weights, **x: p.solve(n, weights=torch.ones_like(weights), **x)}
+    mistakes = {
+        **Search.mistakes,
+        "all weights alike": lambda p, n, weights, **x: p.solve(n, weights=torch.ones_like(weights), **x),
+    }
 
 
 class PageRank(Search):
@@ -187,7 +190,9 @@ class IndependentSet(Application):
             left = ~member
             while bool(left.any()):
                 inner = left[tails] & left[heads]
-                degree = torch.zeros(n.vertices, device=heads.device).index_add_(0, tails[inner], torch.ones_like(tails[inner], dtype=torch.float))
+                degree = torch.zeros(n.vertices, device=heads.device).index_add_(
+                    0, tails[inner], torch.ones_like(tails[inner], dtype=torch.float)
+                )
                 rank = torch.where(left, degree + torch.rand(n.vertices, device=heads.device), torch.inf)
                 first = torch.full_like(rank, torch.inf).scatter_reduce(0, tails[inner], rank[heads[inner]], "amin")
                 joins = left & (rank < first)

@@ -1,4 +1,4 @@
-"""Random 3-SAT near its threshold: each instance decided, with an assignment or a proof; and as many hard ones as can be decided in time."""
+"""Random 3-SAT near its threshold: decided, with assignments and proofs; and as much of it as can be decided in time."""
 
 from __future__ import annotations
 
@@ -79,10 +79,11 @@ class SatisfiabilityInTime(Satisfiability):
 
 
 def search(clauses: torch.Tensor, variables: int, capacity: int, ms: int = 0) -> tuple[torch.Tensor, ...]:
-    """Backtracking (Davis, Logemann and Loveland 1962) on all formulas at once, a step for each together, with the choice of Jeroslow and Wang.
+    """Backtracking (Davis, Logemann and Loveland 1962) on all formulas at once, a step for each together, with the choice of Jeroslow and
+    Wang.
 
-    Where propagation meets a false clause, the decisions cannot all hold: that clause goes into the proof, and the last decision that was not
-    turned over is. Turned ones follow from earlier clauses of the proof by propagation. Returns the outputs of `Satisfiability`."""
+    Where propagation meets a false clause, the decisions cannot all hold: that clause goes into the proof, and the last decision that was
+    not turned over is. Turned ones follow from earlier clauses of the proof by propagation. Returns the outputs of `Satisfiability`."""
     batch, device = len(clauses), clauses.device
     size = 2 * variables + 1
     at = clauses % size  # literal l at l, its opposite at the mirrored place

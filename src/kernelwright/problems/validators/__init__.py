@@ -1,9 +1,8 @@
 """Validators: is what a candidate wrote a right answer, whichever of many it is?
 
 Each is a pure function of inputs and outputs. It works out itself what it judges by (losses, energies, ratios, lengths) and takes from the
-outputs nothing but the answer. Outputs may hold anything: indices out of range, NaN, lengths beyond their buffers. All arithmetic is float64,
-or exact in int64 and Python's integers.
-"""
+outputs nothing but the answer. Outputs may hold anything: indices out of range, NaN, lengths beyond their buffers. All arithmetic is
+float64, or exact in int64 and Python's integers."""
 
 from __future__ import annotations
 

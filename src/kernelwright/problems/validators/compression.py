@@ -1,7 +1,7 @@
 """A format for error-bounded compression, with the judge's own decoder: bound, ratio and round trip come from the bytes.
 
-The values, in memory order, are cut into blocks of 64, the last one filled up with anything. A value is stored as an integer q and stands for
-2 * bound * q. A stream is
+The values, in memory order, are cut into blocks of 64, the last one filled up with anything. A value is stored as an integer q and stands
+for 2 * bound * q. A stream is
 
     one byte a block:  predictor << 6 | width          width 0 to 32
     then, block after block, 64 numbers of `width` bits, the least significant bit of the first number first: 8 * width bytes
@@ -9,8 +9,10 @@ The values, in memory order, are cut into blocks of 64, the last one filled up w
 
 A number n of `width` bits is a residual in zigzag code: r = (n >> 1) ^ -(n & 1). With a block's first q as `base`:
 
-    0   q_i = r_i                      2   q_i = q_(i-1) + r_i,  q_(-1) = base
-    1   q_i = base + r_i               3   the same with r_i summed once more: q_i - q_(i-1) = q_(i-1) - q_(i-2) + r_i, the first difference 0 + r_0
+    0   q_i = r_i
+    1   q_i = base + r_i
+    2   q_i = q_(i-1) + r_i,  q_(-1) = base
+    3   d_i = d_(i-1) + r_i, d_(-1) = 0;  q_i = q_(i-1) + d_i,  q_(-1) = base
 """
 
 from __future__ import annotations
@@ -34,7 +36,8 @@ def capacity(count: int) -> int:
 
 
 def decode(stream: torch.Tensor, length: int, count: int) -> torch.Tensor | str:
-    """The integers q of the first `length` bytes of an int32 stream, int64 (count); or why they are none. Bytes beyond are not looked at."""
+    """The integers q of the first `length` bytes of an int32 stream, int64 (count); or why they are none. Bytes beyond are not looked
+    at."""
     blocks = -(-count // BLOCK)
     if not blocks <= length <= 4 * stream.numel():
         return f"a length of {length} bytes; {blocks} are needed for the headers, and {4 * stream.numel()} are there"

@@ -1,9 +1,8 @@
 """Molecular dynamics of a Lennard-Jones fluid: forces, motion and energy, worked out in float64 from the positions that were written.
 
-Reduced units: mass, epsilon and sigma are 1. Two particles nearer than CUTOFF push with the force of 4 (r^-12 - r^-6), its potential shifted
-to zero at the cutoff; the box is periodic. Velocity Verlet (Swope et al. 1982). Trajectories diverge exponentially, so a whole one is never
-compared: each snapshot is judged by what float64 makes of the snapshot before it.
-"""
+Reduced units: mass, epsilon and sigma are 1. Two particles nearer than CUTOFF push with the force of 4 (r^-12 - r^-6), its potential
+shifted to zero at the cutoff; the box is periodic. Velocity Verlet (Swope et al. 1982). Trajectories diverge exponentially, so a whole
+one is never compared: each snapshot is judged by what float64 makes of the snapshot before it."""
 
 from __future__ import annotations
 
@@ -22,6 +21,10 @@ BOUND = 4.0
 """Of an error over its scale: float32 shows up to 0.5."""
 _TOGETHER = 10
 """Steps for which one list of pairs is made."""
+
+
+Differences = dict[str, tuple[torch.Tensor, float | torch.Tensor]]
+"""By name: how far something is from what it should be, and the scale of that."""
 
 
 @dataclass(frozen=True)
@@ -94,8 +97,8 @@ def advance(x: torch.Tensor, v: torch.Tensor, box: float, steps: int) -> tuple[t
 
 
 def molecular(inputs: Tensors, outputs: Tensors, *, every: int, unit: float = 2.0**-24) -> Finding:
-    """Inputs position (n, 3), velocity (n, 3), box (1); outputs positions (s, n, 3), velocities (s, n, 3) after `every`, 2 `every` ... steps,
-    positions up to whole boxes, and forces (s, n, 3) at those positions.
+    """Inputs position (n, 3), velocity (n, 3), box (1); outputs positions (s, n, 3), velocities (s, n, 3) after `every`, 2 `every` ...
+    steps, positions up to whole boxes, and forces (s, n, 3) at those positions.
 
     `unit` is the unit roundoff that errors are measured in: of the type that the answer may compute in."""
     box = float(inputs["box"].double())
@@ -110,14 +113,17 @@ def molecular(inputs: Tensors, outputs: Tensors, *, every: int, unit: float = 2.
         want_x, want_v = advance(before, speed, box, every)
         # what rounding explains: positions are rounded at every step, forces fall or rise steeply with them
         coordinate = unit * box
-        differences = {"positions": (separation(x[s] - want_x, box), coordinate * (every + 1) + unit * every)}
+        differences: Differences = {"positions": (separation(x[s] - want_x, box), coordinate * (every + 1) + unit * every)}
         if found := _off(differences, s, every):
             return found  # before anything is made of positions that may all be one
         now = near(x[s], box, CUTOFF + 1e-3)
         want_f, _ = forces(x[s], box, now)
         stiff = _stiffness(x[s], box, now)
         in_motion = unit * (1 + want_v.abs().max()) * (every + 1) + STEP * every * stiff * coordinate
-        differences |= {"velocities": (v[s] - want_v, in_motion), "forces": (f[s] - want_f, 2 * unit * want_f.abs().max() + stiff * coordinate)}
+        differences |= {
+            "velocities": (v[s] - want_v, in_motion),
+            "forces": (f[s] - want_f, 2 * unit * want_f.abs().max() + stiff * coordinate),
+        }
         if found := _off(differences, s, every):
             return found
         worst = max(worst, *(float((d.abs() / scale).max()) for d, scale in differences.values()))
@@ -128,7 +134,7 @@ def molecular(inputs: Tensors, outputs: Tensors, *, every: int, unit: float = 2.
     return right(worst, BOUND)
 
 
-def _off(differences: dict[str, tuple[torch.Tensor, float | torch.Tensor]], snapshot: int, every: int) -> Finding | None:
+def _off(differences: Differences, snapshot: int, every: int) -> Finding | None:
     for name, (difference, scale) in differences.items():
         error = float((difference.abs() / scale).max())
         if not error <= BOUND:

@@ -194,8 +194,8 @@ def multi_scalar(scalars: list[int], bases: list[Point]) -> Point:
 def msm(inputs: Tensors, outputs: Tensors) -> Finding:
     """Inputs points (n, 16) and scalars (batch, n, 8), int32 limbs; output sums (batch, 16), affine, both coordinates below FIELD.
 
-    The scalars of all sums are combined with random weights of 128 bits, and one sum is computed: a set of sums with a wrong one passes with
-    probability 2^-128, since the group's order is prime."""
+    The scalars of all sums are combined with random weights of 128 bits, and one sum is computed: a set of sums with a wrong one passes
+    with probability 2^-128, since the group's order is prime."""
     found = points(outputs["sums"])
     if bad := [i for i, p in enumerate(found) if not on_curve(p)]:
         return wrong(f"sum {bad[0]} is no point of the curve")

@@ -40,8 +40,8 @@ def parse(proof: torch.Tensor, length: int, variables: int) -> list[list[int]] |
 
 
 def propagates(clauses: torch.Tensor, lemmas: list[list[int]], variables: int) -> int | None:
-    """The first lemma that does not follow from the clauses (n, width; 0 fills up) and the lemmas before it by unit propagation; None if all
-    do."""
+    """The first lemma that does not follow from the clauses (n, width; 0 fills up) and the lemmas before it by unit propagation; None if
+    all do."""
     device = clauses.device
     # a clause names a literal once: twice the same would look like two that are free
     listed = [list(dict.fromkeys(c)) for c in lemmas]
@@ -89,8 +89,8 @@ def _distinct(clauses: torch.Tensor) -> torch.Tensor:
 
 def solved(inputs: Tensors, outputs: Tensors, *, open_allowed: bool = False) -> Finding:
     """Input clauses (batch, n, 3), literals 1 to V and their negatives; outputs verdict (batch), assignment (batch, V) of 0 and 1, proof
-    (batch, capacity), proof_length (batch). Assignments count where the verdict is SATISFIABLE, proofs where it is UNSATISFIABLE. Where OPEN
-    is allowed, the score is how many are solved."""
+    (batch, capacity), proof_length (batch). Assignments count where the verdict is SATISFIABLE, proofs where it is UNSATISFIABLE. Where
+    OPEN is allowed, the score is how many are solved."""
     clauses, verdict, assignment = inputs["clauses"].long(), outputs["verdict"], outputs["assignment"]
     variables = assignment.shape[1]
     known = (verdict == SATISFIABLE) | (verdict == UNSATISFIABLE) | ((verdict == OPEN) & open_allowed)

@@ -3,9 +3,8 @@
 Training is chaotic too: two right runs part after some steps. So no run is compared with another. The loss and gradient of a step are held
 against float64 at the answer's own weights, and its update against AdamW (Loshchilov and Hutter 2019) applied to its own gradients.
 
-The model is GPT-2's form: token and position embeddings, blocks of attention and a tanh-GELU MLP with a layer norm before each, a last norm,
-the token embedding as the head; no biases in the products. All weights lie in one vector, in the order of `layout`.
-"""
+The model is GPT-2's form: token and position embeddings, blocks of attention and a tanh-GELU MLP with a layer norm before each, a last
+norm, the token embedding as the head; no biases in the products. All weights lie in one vector, in the order of `layout`."""
 
 from __future__ import annotations
 
@@ -21,7 +20,8 @@ RATE, BETA1, BETA2, EPSILON, DECAY = 1e-3, 0.9, 0.95, 1e-8, 0.1
 UPDATE_BOUND = 16.0
 """Of a weight and its step, in roundoffs of float32."""
 PEAK = 16.0
-"""Largest error of one element of a gradient, over what is allowed of its root mean square: PyTorch shows up to 20 in a million elements."""
+"""Largest error of one element of a gradient, over what is allowed of its root mean square: PyTorch shows up to 20 in a million
+elements."""
 
 
 @dataclass(frozen=True)
@@ -115,8 +115,8 @@ def adamw(
 
 
 def trained(inputs: Tensors, outputs: Tensors, *, shape: Shape, precision: Precision) -> Finding:
-    """Inputs weights (p), tokens (steps, batch, context + 1); outputs losses (steps), gradients (steps, p), trajectory (steps, p): the weights
-    after each step. Weights and updates are float32 in any case."""
+    """Inputs weights (p), tokens (steps, batch, context + 1); outputs losses (steps), gradients (steps, p), trajectory (steps, p): the
+    weights after each step. Weights and updates are float32 in any case."""
     losses, gradients, trajectory = (outputs[k].double() for k in ("losses", "gradients", "trajectory"))
     for name in ("losses", "gradients", "trajectory"):
         if not bool(torch.isfinite(outputs[name]).all()):
@@ -129,7 +129,8 @@ def trained(inputs: Tensors, outputs: Tensors, *, shape: Shape, precision: Preci
         off = float((losses[s] - loss).abs() / loss.abs()) / precision.unit
         worst = max(worst, off / precision.loss)
         if not off <= precision.loss:
-            return wrong(f"the loss of step {s} is {float(losses[s]):.7g}, at the weights before it {float(loss):.7g}", off, precision.loss)
+            note = f"the loss of step {s} is {float(losses[s]):.7g}, at the weights before it {float(loss):.7g}"
+            return wrong(note, off, precision.loss)
         got, want = shape.parts(gradients[s]), shape.parts(grad)
         for name, g in want.items():
             d = got[name] - g

@@ -1,8 +1,7 @@
 """`native`: our own C++ as the expert where no library of PyTorch's is one. On the CPU; compiled when it is first asked for.
 
-A source NAME.cpp beside this file defines `kernel`, which takes every tensor of the problem NAME in order, then every axis as a 64-bit integer.
-Rivals' buffers have no padding.
-"""
+A source NAME.cpp beside this file defines `kernel`, which takes every tensor of the problem NAME in order, then every axis as a 64-bit
+integer. Rivals' buffers have no padding."""
 
 from __future__ import annotations
 
@@ -44,7 +43,9 @@ def load(w: Workload, sets: Sequence[Bound]) -> tuple[list[Run], Callable[[], No
 @lru_cache(maxsize=32)
 def _compiled(path: Path) -> str:
     """The library: compiled once in a process, in a folder that stays until it ends."""
-    candidate = Candidate(kind="cpu", source=path.read_text(), plan=LaunchPlan(launches=(Launch(kernel="kernel", args=()),)), origin=_ORIGIN)
+    candidate = Candidate(
+        kind="cpu", source=path.read_text(), plan=LaunchPlan(launches=(Launch(kernel="kernel", args=()),)), origin=_ORIGIN
+    )
     folder = tempfile.TemporaryDirectory(prefix="kernelwright-native-", ignore_cleanup_errors=True)
     _folders.append(folder)
     return CpuTarget().compile(candidate, Path(folder.name)).artifact
