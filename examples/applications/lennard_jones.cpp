@@ -2,6 +2,8 @@
 #include <cmath>
 #include <vector>
 
+static const float SHIFT = 0.0389994774528f;  // no force at the cutoff
+
 static void push(const std::vector<float>& x, std::vector<float>& f, long n, float box) {
     for (float& v : f) v = 0;
     for (long i = 0; i < n; i++)
@@ -13,7 +15,8 @@ static void push(const std::vector<float>& x, std::vector<float>& f, long n, flo
                 square += d[k] * d[k];
             }
             if (square >= 6.25f) continue;
-            float inverse = 1 / square, sixth = inverse * inverse * inverse, force = 24 * (2 * sixth * sixth - sixth) * inverse;
+            float inverse = 1 / square, sixth = inverse * inverse * inverse;
+            float force = 24 * (2 * sixth * sixth - sixth) * inverse + SHIFT * sqrtf(inverse);
             for (int k = 0; k < 3; k++) f[3 * i + k] += force * d[k], f[3 * j + k] -= force * d[k];
         }
 }

@@ -10,6 +10,8 @@
            {"type": "scalar", "ctype": "i32", "value": "ld_forces"}]}]}
 */
 
+#define SHIFT 0.0389994774528f  // no force at the cutoff
+
 // Of particle i, from the positions of all.
 __device__ void push(const float* x, int ld, float* f, int i, int n, float box) {
     float sum[3] = {0, 0, 0};
@@ -21,7 +23,8 @@ __device__ void push(const float* x, int ld, float* f, int i, int n, float box) 
             square += d[k] * d[k];
         }
         if (j == i || square >= 6.25f) continue;
-        float inverse = 1 / square, sixth = inverse * inverse * inverse, force = 24 * (2 * sixth * sixth - sixth) * inverse;
+        float inverse = 1 / square, sixth = inverse * inverse * inverse;
+        float force = 24 * (2 * sixth * sixth - sixth) * inverse + SHIFT * sqrtf(inverse);
         for (int k = 0; k < 3; k++) sum[k] += force * d[k];
     }
     for (int k = 0; k < 3; k++) f[k] = sum[k];

@@ -121,7 +121,8 @@ def pushes(x: torch.Tensor, box: float) -> torch.Tensor:
     d = d - box * torch.round(d.detach() / box)
     square = (d * d).sum(-1) + torch.eye(len(x)) * 100
     near = square < 2.5**2
-    energy = torch.where(near, 2 * (square**-6 - square**-3), 0).sum()
+    slope = 24 * (2 * 2.5**-13 - 2.5**-7)
+    energy = torch.where(near, 2 * (square**-6 - square**-3) + slope / 2 * square.sqrt(), 0).sum()
     return -torch.autograd.grad(energy, leaf)[0]
 
 

@@ -3,7 +3,7 @@
 #include <cmath>
 #include <vector>
 
-static const float DT = 0.004f, CUTOFF = 2.5f;
+static const float DT = 0.004f, CUTOFF = 2.5f, SHIFT = 0.0389994774528f;  // no force at the cutoff
 
 struct Fluid {
     long n;
@@ -52,7 +52,8 @@ struct Fluid {
                 float d[3], square = 0;
                 for (int k = 0; k < 3; k++) d[k] = nearest(x[3 * i + k] - x[3 * j + k]), square += d[k] * d[k];
                 if (square >= CUTOFF * CUTOFF) continue;
-                float inverse = 1 / square, sixth = inverse * inverse * inverse, force = 24 * (2 * sixth * sixth - sixth) * inverse;
+                float inverse = 1 / square, sixth = inverse * inverse * inverse;
+                float force = 24 * (2 * sixth * sixth - sixth) * inverse + SHIFT * sqrtf(inverse);
                 for (int k = 0; k < 3; k++) sum[k] += force * d[k], f[3 * j + k] -= force * d[k];
             }
             for (int k = 0; k < 3; k++) f[3 * i + k] += sum[k];
