@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,15 @@ from kernelwright.problems import problem_of, resolve
 from kernelwright.targets import target
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "applications"
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    """Small tensors: on a busy machine a second thread is waited for."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
 
 
 @pytest.mark.parametrize(("name", "problem"), [("ntt.cu", "expert:ntt:2x64"), ("lennard_jones.cu", "expert:lennard-jones:3x2x2")])

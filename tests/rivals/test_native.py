@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
 import torch
 
@@ -23,6 +25,15 @@ LARGER = {
     "msm": "70x1",
 }
 SERVED = [p for p in APPLICATIONS if native.source_of(p.workload(p.tiny[0]))]
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    """Small tensors: on a busy machine a second thread is waited for."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
 
 
 def run(w: Workload, inputs: Tensors) -> Tensors:
