@@ -223,6 +223,14 @@ def double_and_add(scalars: list[int], bases: list[modular.Point]) -> modular.Po
     return total
 
 
+def test_random_points_are_shifted_on_the_curve() -> None:
+    bases, by = [modular.random_point() for _ in range(5)], modular.random_point()
+    bases += [by, (by[0], modular.FIELD - by[1])]
+    assert all(modular.on_curve(p) for p in bases) and len(set(bases)) == 7
+    assert modular.shifted(bases, by) == [modular.add(p, by) for p in bases]
+    assert modular.shifted(bases, by)[-1] is None
+
+
 @settings(max_examples=5, deadline=None)
 @given(seeds, st.integers(1, 5), st.integers(1, 3))
 def test_sums_of_points(seed: int, n: int, batch: int) -> None:

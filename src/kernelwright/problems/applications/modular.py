@@ -58,13 +58,9 @@ class NumberTheoreticTransform(Application):
 
 
 @lru_cache(maxsize=4)
-def _pool(count: int) -> torch.Tensor:
-    """Points of BN254 (count, 16), each some steps of its own from the one before."""
-    step, p, found = check.multi_scalar([0x1D2C3B4A5968], [(1, 2)]), (1, 2), []
-    for i in range(count):
-        found.append(p)
-        p = check.add(p, step if i % 3 else p)
-    return check.limbs([c for p in found for c in p]).view(count, 2 * LIMBS)  # pyright: ignore[reportOptionalIterable]
+def _pool(count: int) -> list[tuple[int, int]]:
+    """Points that this process alone has, since a table of logarithms would make each sum one multiplication."""
+    return [check.random_point() for _ in range(count)]
 
 
 class MultiScalar(Application):
@@ -87,8 +83,11 @@ class MultiScalar(Application):
 
     def instance(self, n: Sizes, case: str, rng: torch.Generator, device: Any) -> Tensors:
         """`extremes`: scalars 0, 1 and the order less one, and points that are equal, opposite, or the identity."""
-        pool = _pool(n.n + 64)
-        points = pool[torch.randperm(len(pool), generator=rng, device=device)[: n.n].cpu()].clone()
+        pool = _pool(n.n + 16)
+        picked = [pool[i] for i in torch.randperm(len(pool), generator=rng, device=device)[: n.n].tolist()]
+        # much cheaper than new points
+        fresh = check.shifted(picked, check.random_point())
+        points = check.limbs([c for p in fresh for c in (p or (0, 0))]).view(n.n, 2 * LIMBS)
         # the highest limb stays below the order's, so every number does
         scalars = torch.randint(-(2**31), 2**31, (n.batch, n.n, LIMBS), generator=rng, device=device)
         scalars[..., -1] = scalars[..., -1].remainder(ORDER >> 224)

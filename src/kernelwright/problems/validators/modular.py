@@ -128,6 +128,32 @@ def add(p: Point, q: Point) -> Point:
     return x, (slope * (x1 - x) - y1) % FIELD
 
 
+def random_point() -> tuple[int, int]:
+    """A point whose logarithm nobody knows: a random x for which x^3 + 3 is a square."""
+    while True:
+        x = secrets.randbelow(FIELD)
+        y = pow(square := (x**3 + 3) % FIELD, (FIELD + 1) // 4, FIELD)
+        if y * y % FIELD == square:
+            return x, y if secrets.randbits(1) else FIELD - y
+
+
+def shifted(bases: list[tuple[int, int]], by: tuple[int, int]) -> list[Point]:
+    """Each point plus the same one, with one inversion in all (Montgomery's trick)."""
+    products = [1]
+    for x, _ in bases:
+        products.append(products[-1] * ((by[0] - x) or 1) % FIELD)
+    inverse, found = pow(products[-1], -1, FIELD), []
+    for (x, y), before in zip(reversed(bases), reversed(products[:-1]), strict=True):
+        if x == by[0]:
+            found.append(add((x, y), by))
+            continue
+        slope = (by[1] - y) * inverse * before % FIELD
+        inverse = inverse * (by[0] - x) % FIELD
+        there = (slope * slope - x - by[0]) % FIELD
+        found.append((there, (slope * (x - there) - y) % FIELD))
+    return found[::-1]
+
+
 _Jacobian = tuple[int, int, int]
 _ZERO: _Jacobian = (1, 1, 0)
 
