@@ -146,6 +146,13 @@ class AttentionBackward(AttentionProblem):
         ds = p * (do @ v.mT - (do * o).sum(-1, keepdim=True)) / math.sqrt(n.D)
         return ds @ k, ds.mT @ q, p.mT @ do
 
+    def cancelling(
+        self, n: Sizes, do: torch.Tensor, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, o: torch.Tensor, lse: torch.Tensor
+    ) -> Any:
+        p = torch.exp(self.scores(n, q, k) - lse[..., None])
+        ds = p * ((do @ v.mT).abs() + (do * o).abs().sum(-1, keepdim=True)) / math.sqrt(n.D)
+        return ((ds**2) @ (k**2)).sqrt(), ((ds**2).mT @ (q**2)).sqrt(), ((p**2).mT @ (do**2)).sqrt()
+
     def eager_form(self, n: Sizes, **inputs: torch.Tensor) -> Any:
         # scores of half precision would lose the row's sum, as no one writes it
         return self.define(n, *(inputs[k].float() for k in self.inputs))

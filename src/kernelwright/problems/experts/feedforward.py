@@ -12,7 +12,6 @@ import torch.nn.functional as F
 from kernelwright.problems.experts.attention import softmax_rows, visible
 from kernelwright.problems.experts.expert import Expert, Sizes
 from kernelwright.problems.experts.normalisation import EPS
-from kernelwright.problems.experts.products import without_last
 from kernelwright.problems.experts.reductions import distinct
 from kernelwright.problems.problem import TensorSpec
 from kernelwright.records import Workload
@@ -59,7 +58,9 @@ class SwiGlu(FeedForward):
     mistakes = {
         "gate and up mixed up": lambda p, n, x, gate, up, down: p.define(n, x, up, gate, down),
         "sigmoid in place of silu": lambda p, n, x, gate, up, down: F.linear(F.sigmoid(F.linear(x, gate)) * F.linear(x, up), down),
-        "last hidden unit left out": lambda p, n, x, gate, up, down: p.define(n, x, gate[:-1], up[:-1], without_last(down, 1)),
+        "last quarter of the hidden units left out": lambda p, n, x, gate, up, down: p.define(
+            n, x, gate[: 3 * n.F // 4], up[: 3 * n.F // 4], down[:, : 3 * n.F // 4]
+        ),
     }
 
 
@@ -88,7 +89,9 @@ class GeluMlp(FeedForward):
             F.gelu(F.linear(x, w1), approximate="tanh") + b1, w2, b2
         ),
         "relu": lambda p, n, x, w1, b1, w2, b2: F.linear(F.relu(F.linear(x, w1, b1)), w2, b2),
-        "last hidden unit left out": lambda p, n, x, w1, b1, w2, b2: p.define(n, x, w1[:-1], b1[:-1], without_last(w2, 1), b2),
+        "last quarter of the hidden units left out": lambda p, n, x, w1, b1, w2, b2: p.define(
+            n, x, w1[: 3 * n.F // 4], b1[: 3 * n.F // 4], w2[:, : 3 * n.F // 4], b2
+        ),
     }
 
 

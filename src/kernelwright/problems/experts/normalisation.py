@@ -80,6 +80,9 @@ class SoftmaxBackward(RowWise):
     def eager_form(self, n: Sizes, y: torch.Tensor, dy: torch.Tensor) -> torch.Tensor:
         return torch.ops.aten._softmax_backward_data(dy, y, -1, y.dtype)
 
+    def cancelling(self, n: Sizes, y: torch.Tensor, dy: torch.Tensor) -> torch.Tensor:
+        return y * (dy.abs() + (dy * y).abs().sum(-1, keepdim=True))
+
     def second(self, n: Sizes, y: np.ndarray, dy: np.ndarray) -> np.ndarray:
         jacobian = np.einsum("ri,ij->rij", y, np.eye(n.cols)) - np.einsum("ri,rj->rij", y, y)
         return np.einsum("rij,rj->ri", jacobian, dy)
@@ -139,6 +142,13 @@ def statistics(x: torch.Tensor, centred: bool) -> tuple[torch.Tensor, torch.Tens
     return mean.float(), torch.rsqrt((wide - mean[..., None]).square().mean(-1) + EPS).float()
 
 
+def _cancelling(dy: torch.Tensor, normal: torch.Tensor, w: torch.Tensor, rstd: torch.Tensor) -> Any:
+    """Of dx, dw and db."""
+    g, normal = (dy * w).abs(), normal.abs()
+    dx = (g + g.mean(-1, keepdim=True) + normal * (g * normal).mean(-1, keepdim=True)) * rstd[:, None]
+    return dx, (dy.abs() * normal).square().sum(0).sqrt(), dy.square().sum(0).sqrt()
+
+
 class NormBackward(RowWise):
     independent = {}
     drawn_anew = ("x", "mean", "rstd")
@@ -179,6 +189,9 @@ class LayerNormBackward(NormBackward):
             dy, x, [n.cols], mean[:, None], rstd[:, None], w, torch.zeros_like(w), [True, True, True]
         )
 
+    def cancelling(self, n: Sizes, dy: torch.Tensor, x: torch.Tensor, w: torch.Tensor, mean: torch.Tensor, rstd: torch.Tensor) -> Any:
+        return _cancelling(dy, (x - mean[:, None]) * rstd[:, None], w, rstd)
+
     def second(self, n: Sizes, dy: np.ndarray, x: np.ndarray, w: np.ndarray, mean: np.ndarray, rstd: np.ndarray) -> Any:
         normal = (x - mean[:, None]) * rstd[:, None]
         eye, ones = np.eye(n.cols), np.ones((n.cols, n.cols))
@@ -212,6 +225,9 @@ class RmsNormBackward(NormBackward):
 
     def eager_form(self, n: Sizes, dy: torch.Tensor, x: torch.Tensor, w: torch.Tensor, rstd: torch.Tensor) -> Any:
         return self.define(n, dy.float(), x.float(), w.float(), rstd)
+
+    def cancelling(self, n: Sizes, dy: torch.Tensor, x: torch.Tensor, w: torch.Tensor, rstd: torch.Tensor) -> Any:
+        return _cancelling(dy, x * rstd[:, None], w, rstd)[:2]
 
     def second(self, n: Sizes, dy: np.ndarray, x: np.ndarray, w: np.ndarray, rstd: np.ndarray) -> Any:
         dx = np.empty_like(x)

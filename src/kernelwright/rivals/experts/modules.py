@@ -14,7 +14,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from kernelwright.problems.experts.attention import visible
 from kernelwright.problems.experts.convolution import first, last
 from kernelwright.problems.experts.normalisation import EPS
-from kernelwright.problems.experts.training import ADAM_EPS, BETA1, BETA2, CLIP, DECAY, RATE, STEP
+from kernelwright.problems.experts.training import ADAM_EPS, BETA1, BETA2, CLIP, DECAY, RATE, STEP, BatchNorm
 from kernelwright.rivals.experts.expert_rival import ExpertRival
 from kernelwright.rivals.experts.kernels import ATEN, autotuned
 
@@ -286,10 +286,8 @@ def _newton_schulz(n: Any, o: Any, g: Any) -> Any:
 
 
 def _batch_norm(n: Any, o: Any, x: Any, w: Any, b: Any) -> Any:
-    mean, variance = torch.zeros_like(w), torch.zeros_like(w)
-    y = F.batch_norm(first(x), mean, variance, w, b, training=True, momentum=1.0, eps=EPS)
-    count = n.B * n.H * n.W
-    return last(y), mean, variance.mul_((count - 1) / count)
+    with autotuned():
+        return BatchNorm().eager_form(n, x, w, b)
 
 
 def _bottleneck(n: Any, o: Any, x: Any, w1: Any, b1: Any, w2: Any, b2: Any, w3: Any, b3: Any) -> Any:
