@@ -104,6 +104,28 @@ def test_results_come_back_from_runs_and_from_timed_launches(judged, device):
         assert one.contender.layers.count("seccomp") == 2
 
 
+OWN_OUTPUT = ANSWER.replace("class ModelNew", "KEPT = torch.empty(64, 256)\nclass ModelNew").replace(
+    "return torch.tanh(x) * self.scale", "return torch.mul(torch.tanh(x), self.scale, out=KEPT.to(x.device))"
+)
+
+
+def test_launches_that_share_one_output_are_made_one_at_a_time(judged):
+    one = judged(OWN_OUTPUT)
+    one.fill()
+    us, dropped = one.contender.sample("device-warm", 3)
+    assert us > 0 or dropped == 3
+    assert all(one.right(i) for i in range(3))
+
+
+def test_work_put_off_until_the_results_are_collected_is_charged(judged, monkeypatch):
+    one = judged(ANSWER)
+    one.fill()
+    gather = one.contender._gather
+    monkeypatch.setattr(one.contender, "_gather", lambda sets, seconds: gather(sets, seconds) + 90_000)
+    us, _ = one.contender.sample("device-warm", 3)
+    assert not us < 25_000
+
+
 @both
 def test_what_is_changed_of_the_inputs_is_seen(judged, device):
     one = judged(ANSWER.replace("return ", "x += 1; return "), device)

@@ -28,6 +28,14 @@ from kernelwright.targets.target import Bound, CandidateFault
 _COMPILERS = ("torch._dynamo", "torch._inductor", "triton", "numba")
 
 
+def match_precision() -> None:
+    """Rivals and Python candidates begin with what a Workload names: they accumulate in its type, across split-K slices too, and fp32 is
+    not cut to TF32, which cuDNN's convolutions are by default. A candidate may set it otherwise, and is held against the same bound."""
+    torch.backends.cuda.matmul.allow_fp16_reduced_precision_reduction = False
+    torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False
+    torch.backends.cudnn.allow_tf32 = False
+
+
 class Answer(Work):
     """Made in the judge, before the fork: the source runs only when `load` is called, in the process that it may take down."""
 
