@@ -173,6 +173,9 @@ def show(screen: Any, board: Any) -> None:
             part(s.own.fast[1.0]),
         )
     screen.print(table)
+    for task, quantity, values in board.challenges:
+        reached = ", ".join(f"{entrant} {value:.4g}" if value == value else f"{entrant} {status}" for entrant, status, value in values)
+        screen.print(f"open challenge {task}: {quantity or 'no score'}: {reached}", markup=False)
     for f in board.degenerate:
         rules = ", ".join(dict.fromkeys(x.rule for x in f.faults if x.severity != "note"))
         screen.print(f"degenerate, scored apart: {f.task.key} {f.task.name} ({rules})", markup=False)
