@@ -130,9 +130,9 @@ class Expert(Problem):
         """The formula; float64 inputs give the reference."""
         raise NotImplementedError
 
-    def eager_form(self, n: Sizes, **inputs: torch.Tensor) -> Any:
+    def eager_form(self, n: Sizes, *args: Any, **inputs: Any) -> Any:
         """As a PyTorch user writes it."""
-        return self.define(n, **inputs)
+        return self.define(n, *args, **inputs)
 
     def second(self, n: Sizes, *args: Any, **inputs: Any) -> Any:
         """Outputs once more, by other means: numpy arrays, float64 (integers stay integers)."""
@@ -157,11 +157,11 @@ class Expert(Problem):
             x = x.sign() * 100 + x
         return x * spec.shape[-1] ** -0.5 if spec.name in self.weights and spec.shape[-1] else x
 
-    def magnitudes(self, n: Sizes, **inputs: torch.Tensor) -> Any:
+    def magnitudes(self, n: Sizes, *args: Any, **inputs: Any) -> Any:
         """Of a sum of products (`degree`): the sum of the magnitudes of its terms, from the inputs' magnitudes."""
-        return self.define(n, **inputs)
+        return self.define(n, *args, **inputs)
 
-    def cancelling(self, n: Sizes, **inputs: torch.Tensor) -> Any:
+    def cancelling(self, n: Sizes, *args: Any, **inputs: Any) -> Any:
         """For outputs in which large terms cancel by nature, a softmax less one for instance: the size of those terms, of which a rounding
         more is allowed. Of large outputs there are few draws of Monte Carlo arithmetic, and in one row of many all of them miss it. None:
         nothing of the kind."""
@@ -205,9 +205,10 @@ class Expert(Problem):
         n, found = self.sizes(w), {}
         for spec in self.tensors(w):
             if spec.role == "in":
-                found[spec.name] = self.draw(n, case.name, spec, rng, device).to(TORCH_DTYPES[spec.dtype])
-        if case.name == "nan":
-            place(next(x for x in found.values() if x.is_floating_point()), math.nan, rng)
+                x = self.draw(n, case.name, spec, rng, device)
+                if case.name == "nan" and not spec.dtype.startswith("int") and not any(y.is_floating_point() for y in found.values()):
+                    place(x, math.nan, rng)
+                found[spec.name] = x.to(TORCH_DTYPES[spec.dtype])
         return found
 
     def reference(self, w: Workload, inputs: Tensors) -> Tensors:
