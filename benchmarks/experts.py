@@ -35,6 +35,7 @@ from kernelwright.problems import problem_of
 from kernelwright.problems.experts import EXPERTS, Expert
 from kernelwright.problems.suites import suite
 from kernelwright.records import Trial, Workload
+from kernelwright.rivals.experts import RIVALS
 from kernelwright.targets import usable
 
 
@@ -51,8 +52,14 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=9, help="most rounds of a mode")
     parser.add_argument("--seconds", type=float, default=1.5, help="most seconds of a mode")
     parser.add_argument("--patience", type=float, default=120.0, help="seconds without a sign of life, after which a contender is killed")
-    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--out", type=Path)
+    parser.add_argument("--table", action="store_true", help="print the table of docs/experts.md, and do nothing else")
     args = parser.parse_args()
+    if args.table:
+        print(table())
+        return
+    if args.out is None:
+        parser.error("name a folder for the results with --out")
 
     args.out.mkdir(parents=True, exist_ok=True)
     end = time.monotonic() + 60 * args.minutes
@@ -199,6 +206,25 @@ def lines(path: Path) -> list[dict[str, Any]]:
         except ValueError:
             continue
     return found
+
+
+def table() -> str:
+    """Markdown: every problem of the suite, by kind."""
+    parts = []
+    for kind in ("kernel", "module"):
+        rows = ["| problem | computes | sizes | experts | tolerance | memory |", "|---|---|---|---|---|---|"]
+        for p in EXPERTS:
+            if p.kind != kind:
+                continue
+            sizes = "; ".join(
+                f"{' x '.join(p.axes)} = {'x'.join(map(str, s))}" if s is p.full[0] else "x".join(map(str, s)) for s in p.full
+            )
+            who = "; ".join(f"`{r.name}`: {r.library}{' (GPU only)' if r.cuda_only else ''}" for r in RIVALS[p.title])
+            memory = max(p.memory(p.workload(s)) for s in p.full) / 2**30
+            formula = p.formula.replace("|", "\\|")
+            rows.append(f"| `{p.title}` {p.dtypes[0]} | {formula} | {sizes} | {who} | {p.tolerance} | {memory:.1f} GiB |")
+        parts.append("\n".join(rows))
+    return f"## Kernels\n\n{parts[0]}\n\n## Modules\n\n{parts[1]}"
 
 
 def trials(out: Path) -> list[Trial]:

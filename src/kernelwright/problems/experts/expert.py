@@ -167,6 +167,10 @@ class Expert(Problem):
         nothing of the kind."""
         return None
 
+    def largest_step(self, n: Sizes) -> int:
+        """Elements of the largest intermediate result of `define`, where it has more than the tensors."""
+        return 0
+
     def terms(self, n: Sizes) -> int:
         """Terms of the longest sum on the way to an output."""
         return 1
@@ -329,8 +333,10 @@ class Expert(Problem):
         return w.replace(axes=found)
 
     def memory(self, w: Workload) -> float:
-        """Bytes of a device that verifying takes, about: the tensors, and float64 copies of them for the reference and its scale."""
-        return 6.0 * sum(s.numel * DTYPES[s.dtype] for s in self.tensors(w))
+        """Bytes of a device that verifying every element takes, about: the tensors, three float64 copies of each for the reference and its
+        scale, and six of the largest intermediate result, which are alive together under Monte Carlo arithmetic."""
+        specs = self.tensors(w)
+        return float(sum(s.numel * (DTYPES[s.dtype] + 24) for s in specs) + 48 * self.largest_step(self.sizes(w)))
 
 
 def complexes(x: torch.Tensor) -> torch.Tensor:
