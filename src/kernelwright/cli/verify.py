@@ -26,7 +26,9 @@ def register(app: typer.Typer) -> None:
     @app.command(epilog="Example: kernelwright verify my_kernel.cpp --problem gemm:64x64x64:fp32")
     def verify(
         file: Annotated[Path, typer.Argument(help="A .cu, .cpp, .py or .json candidate.")],
-        problem: Annotated[str, typer.Option(help="gemm:MxNxK, linear:MxNxK[:bias+gelu], chain:NAME[:RxC], or a KernelBench .py file.")],
+        problem: Annotated[
+            str, typer.Option(help="gemm:MxNxK, linear:MxNxK[:bias+gelu], chain:NAME[:RxC], expert:NAME[:SIZES], or a .py file.")
+        ],
         target: TargetName = "auto",
         dtype: Dtype = None,
         layout: Layout = None,

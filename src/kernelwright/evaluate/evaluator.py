@@ -40,10 +40,12 @@ class JudgeError(RuntimeError):
 class Evaluator:
     """Evaluates candidates on one target. Use as a context manager."""
 
-    def __init__(self, target: Target, *, builder: Builder | None = None, note_seconds: float = NOTE_SECONDS):
+    def __init__(
+        self, target: Target, *, builder: Builder | None = None, note_seconds: float = NOTE_SECONDS, rival_seconds: float = RIVAL_SECONDS
+    ):
         self.target = target
         self.builder = builder or Builder(target)
-        self._note_seconds = note_seconds
+        self._note_seconds, self._rival_seconds = note_seconds, rival_seconds
         self._process: subprocess.Popen[bytes] | None = None
         self._pipe: Connection | None = None
         self._hello: Hello | None = None
@@ -158,7 +160,7 @@ class Evaluator:
         try:
             self._pipe.send_bytes(msgspec.json.encode(job))
             while True:
-                patience = RIVAL_SECONDS if label in job.rivals else self._note_seconds
+                patience = self._rival_seconds if label in job.rivals else self._note_seconds
                 if not self._pipe.poll(patience):
                     self._stop()
                     self.restarts += 1

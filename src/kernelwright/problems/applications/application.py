@@ -13,10 +13,11 @@ no right value of what must be written."""
 
 from __future__ import annotations
 
+import inspect
 import math
 import time
 from collections.abc import Callable
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 from typing import Any, ClassVar, Literal
 
 import torch
@@ -36,6 +37,8 @@ class Application(Expert):
     normals, adversarial = ("normal",), ()
     compiles: ClassVar[bool] = False
     """Whether torch.compile can make something of `solve`: no loop in it depends on values."""
+    judged_by: ClassVar[ModuleType]
+    """The module in problems/validators/."""
     read: ClassVar[tuple[str, ...]]
     """Inputs of which every byte must be read: what the roofline counts."""
     alters: ClassVar[tuple[str, ...]] = ()
@@ -73,6 +76,10 @@ class Application(Expert):
     def flops(self, n: Sizes) -> float:
         """Of those counted as floating-point operations; integer work has no floor of its own."""
         return 0.0
+
+    def rules(self) -> str:
+        """What an author of answers has to know beside the shapes: the validator's own text, which has the formats and tolerances."""
+        return inspect.getsource(self.judged_by)
 
     def limit_us(self, w: Workload) -> float:
         return 1000.0 * w.axes["ms"] if "ms" in w.axes else math.inf

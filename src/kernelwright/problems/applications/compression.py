@@ -10,7 +10,7 @@ from kernelwright.problems.applications.application import Application, but
 from kernelwright.problems.draws import normal
 from kernelwright.problems.experts.expert import Sizes
 from kernelwright.problems.problem import Tensors
-from kernelwright.problems.validators import Finding
+from kernelwright.problems.validators import Finding, compression
 from kernelwright.problems.validators.compression import BLOCK, SHARE, compressed, encode
 from kernelwright.records import Workload
 
@@ -18,6 +18,7 @@ _WAVES = 6
 
 
 class Compression(Application):
+    judged_by = compression
     title, domain = "compression", "compression"
     formula = f"blocks of {BLOCK} values quantised to a bound, predicted and packed, in the format of validators/compression.py"
     axes = ("rows", "cols")

@@ -9,7 +9,7 @@ import torch
 from kernelwright.problems.applications.application import Application, but, resized
 from kernelwright.problems.experts.expert import Sizes
 from kernelwright.problems.problem import Tensors
-from kernelwright.problems.validators import Finding
+from kernelwright.problems.validators import Finding, dynamics
 from kernelwright.problems.validators.dynamics import CUTOFF, STEP, advance, forces, molecular, near
 from kernelwright.records import Workload
 
@@ -18,6 +18,7 @@ _N = "4*side*side*side"
 
 
 class LennardJones(Application):
+    judged_by = dynamics
     title, domain = "lennard-jones", "molecular dynamics"
     formula = (
         "a Lennard-Jones fluid of shifted force by velocity Verlet, 0.004 a step, cutoff 2.5: positions, velocities, forces of snapshots"

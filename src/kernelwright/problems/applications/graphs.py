@@ -27,6 +27,7 @@ def compressed(tails: torch.Tensor, heads: torch.Tensor, vertices: int) -> tuple
 class Search(Application):
     """A directed graph with a source."""
 
+    judged_by = check
     domain = "graphs"
     axes = ("vertices", "edges")
     outputs = {"distance": "vertices : int32", "parent": "vertices : int32"}
@@ -154,6 +155,7 @@ def _stepped(n: Sizes, steps: int, **inputs: torch.Tensor) -> torch.Tensor:
 
 
 class IndependentSet(Application):
+    judged_by = check
     title, kind, domain = "challenge-independent-set", "challenge", "graphs"
     formula = "as many vertices as can be found, no two of them joined by an edge"
     score = "share of the vertices"

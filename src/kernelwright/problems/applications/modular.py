@@ -17,6 +17,7 @@ from kernelwright.records import Workload
 
 
 class NumberTheoreticTransform(Application):
+    judged_by = check
     title, domain = "ntt", "modular arithmetic"
     formula = "y_k = sum_j x_j w^(j k) mod 15 * 2^27 + 1, w = 31^((p - 1) / n), in natural order"
     axes = ("batch", "n")
@@ -64,6 +65,7 @@ def _pool(count: int) -> list[tuple[int, int]]:
 
 
 class MultiScalar(Application):
+    judged_by = check
     title, domain = "msm", "modular arithmetic"
     formula = "sums of scalar times point on the curve BN254; numbers are eight 32-bit limbs, points affine, zeros the identity"
     axes = ("n", "batch")

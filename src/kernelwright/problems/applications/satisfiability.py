@@ -9,12 +9,13 @@ import torch
 from kernelwright.problems.applications.application import Application, but, within
 from kernelwright.problems.experts.expert import Sizes
 from kernelwright.problems.problem import Tensors
-from kernelwright.problems.validators import Finding, right
+from kernelwright.problems.validators import Finding, satisfiability, right
 from kernelwright.problems.validators.satisfiability import OPEN, SATISFIABLE, UNSATISFIABLE, solved
 from kernelwright.records import Workload
 
 
 class Satisfiability(Application):
+    judged_by = satisfiability
     title, domain = "sat", "satisfiability"
     formula = "each formula satisfied by an assignment, or refuted by a proof of reverse unit propagation (validators/satisfiability.py)"
     axes = ("batch", "variables", "clauses", "proof")

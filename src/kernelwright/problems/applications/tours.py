@@ -9,7 +9,7 @@ import torch
 from kernelwright.problems.applications.application import Application, within
 from kernelwright.problems.experts.expert import Sizes
 from kernelwright.problems.problem import Tensors
-from kernelwright.problems.validators import Finding, right
+from kernelwright.problems.validators import Finding, graphs, right
 from kernelwright.problems.validators.graphs import tour
 from kernelwright.records import Workload
 
@@ -18,6 +18,7 @@ CONSTANT = 0.7124
 
 
 class Tour(Application):
+    judged_by = graphs
     title, kind, domain = "challenge-tour", "challenge", "tours"
     formula = "a closed tour of random places in the unit square, as short as can be found"
     score = "0.7124 sqrt(n) over the tour's length"

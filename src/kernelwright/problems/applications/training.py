@@ -10,7 +10,7 @@ from kernelwright.problems.applications.application import Application, but
 from kernelwright.problems.draws import normal
 from kernelwright.problems.experts.expert import Sizes
 from kernelwright.problems.problem import Tensors
-from kernelwright.problems.validators import Finding
+from kernelwright.problems.validators import Finding, training
 from kernelwright.problems.validators.training import COARSE, DECAY, FINE, RATE, Shape, adamw, loss_of, trained
 from kernelwright.records import Workload
 
@@ -18,6 +18,7 @@ _PARAMETERS = "vocabulary*width+context*width+layers*(12*width*width+4*width)+2*
 
 
 class GptTraining(Application):
+    judged_by = training
     title, domain = "gpt-training", "training"
     formula = "steps of AdamW on a GPT's next-token loss; each loss, gradient and update, from its own weights"
     axes = ("layers", "width", "vocabulary", "context", "batch", "steps")

@@ -46,9 +46,12 @@ class Attention(AttentionProblem):
     axes = ("B", "H", "S", "T", "D")
     inputs, outputs = {"q": "B H S D", "k": "B H T D", "v": "B H T D"}, {"o": "B H S D"}
     independent = {"B": 1, "H": 2}
-    full = ((4, 32, 2048, 2048, 128), (1, 16, 8192, 8192, 128), (16, 16, 512, 1024, 64))
+    full = ((4, 32, 2048, 2048, 128), (1, 16, 8192, 8192, 128))
     tiny = ((2, 2, 12, 20, 16), (1, 1, 1, 1, 8), (1, 2, 33, 17, 8))
     causal = False
+
+    def largest_step(self, n: Sizes) -> int:
+        return n.B * n.H * n.S * n.T
 
     def terms(self, n: Sizes) -> int:
         return max(n.T, n.D)
@@ -84,6 +87,9 @@ class AttentionCausal(Attention):
     full = ((4, 32, 2048, 128), (1, 16, 8192, 128))
     tiny = ((2, 2, 20, 16), (1, 1, 1, 8), (1, 2, 33, 8))
     causal = True
+
+    def largest_step(self, n: Sizes) -> int:
+        return n.B * n.H * n.S * n.S
 
     def terms(self, n: Sizes) -> int:
         return max(n.S, n.D)
@@ -121,6 +127,9 @@ class AttentionBackward(AttentionProblem):
     tiny = ((2, 2, 20, 16), (1, 1, 1, 8), (1, 2, 33, 8))
     causal = False
 
+    def largest_step(self, n: Sizes) -> int:
+        return 2 * n.B * n.H * n.S * n.S
+
     def terms(self, n: Sizes) -> int:
         return max(n.S, n.D)
 
@@ -153,7 +162,7 @@ class AttentionBackward(AttentionProblem):
         ds = p * ((do @ v.mT).abs() + (do * o).abs().sum(-1, keepdim=True)) / math.sqrt(n.D)
         return ((ds**2) @ (k**2)).sqrt(), ((ds**2).mT @ (q**2)).sqrt(), ((p**2).mT @ (do**2)).sqrt()
 
-    def eager_form(self, n: Sizes, **inputs: torch.Tensor) -> Any:
+    def eager_form(self, n: Sizes, *args: Any, **inputs: Any) -> Any:
         # scores of half precision would lose the row's sum, as no one writes it
         return self.define(n, *(inputs[k].float() for k in self.inputs))
 
@@ -203,6 +212,9 @@ class GroupedDecode(AttentionProblem):
     full = ((64, 8, 4, 4096, 128), (8, 8, 8, 32768, 128), (1, 8, 8, 131072, 128))
     tiny = ((2, 2, 3, 20, 16), (1, 1, 1, 1, 8), (1, 2, 4, 65, 8))
 
+    def largest_step(self, n: Sizes) -> int:
+        return n.B * n.KV * n.G * n.T
+
     def terms(self, n: Sizes) -> int:
         return max(n.T, n.D)
 
@@ -239,6 +251,9 @@ class SlidingWindow(AttentionProblem):
     independent = {"B": 1, "H": 2}
     full = ((1, 16, 8192, 1024, 128), (2, 8, 4096, 512, 64))
     tiny = ((2, 2, 20, 6, 16), (1, 1, 1, 1, 8), (1, 2, 33, 40, 8))
+
+    def largest_step(self, n: Sizes) -> int:
+        return n.B * n.H * n.S * n.S
 
     def terms(self, n: Sizes) -> int:
         return max(min(n.S, n.W), n.D)
@@ -280,6 +295,9 @@ class LatentDecode(AttentionProblem):
     independent = {"B": 2}
     full = ((32, 128, 4096, 512, 64), (4, 128, 32768, 512, 64))
     tiny = ((2, 3, 20, 16, 8), (1, 1, 1, 8, 8), (1, 4, 65, 8, 4))
+
+    def largest_step(self, n: Sizes) -> int:
+        return n.B * n.H * n.T
 
     def terms(self, n: Sizes) -> int:
         return max(n.T, n.L + n.R)

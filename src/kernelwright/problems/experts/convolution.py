@@ -39,7 +39,7 @@ class Convolution(Expert):
     axes = ("B", "H", "W", "C", "K", "R", "S")
     dtypes = ("bf16", "fp16")
     adversarial = ("small",)  # transforms (Winograd, FFT) and padded channels spread a NaN further than the formula does
-    full = ((32, 56, 56, 128, 256, 3, 1), (32, 112, 112, 64, 128, 3, 2), (64, 14, 14, 1024, 512, 1, 1))
+    full = ((32, 56, 56, 128, 256, 3, 1), (64, 14, 14, 1024, 512, 1, 1))
     tiny = ((2, 6, 5, 8, 4, 3, 1), (1, 7, 6, 3, 5, 3, 2), (1, 1, 1, 1, 1, 1, 1), (3, 4, 9, 16, 8, 1, 1))
     tolerance = TOLERANCE
 
@@ -76,7 +76,7 @@ class Conv2d(Convolution):
     def second(self, n: Sizes, x: np.ndarray, w: np.ndarray) -> np.ndarray:
         p = padded(x, n.R // 2)
         taps = ((r, s) for r in range(n.R) for s in range(n.R))
-        return sum(np.einsum("bhwc,kc->bhwk", p[:, r : r + n.H : n.S, s : s + n.W : n.S], w[:, r, s]) for r, s in taps)
+        return np.sum([np.einsum("bhwc,kc->bhwk", p[:, r : r + n.H : n.S, s : s + n.W : n.S], w[:, r, s]) for r, s in taps], axis=0)
 
     mistakes = {
         "filter turned over": lambda p, n, x, w: p.define(n, x.flip(1), w).flip(1) if n.S == 1 else p.define(n, x, w.flip(3)),
@@ -168,7 +168,7 @@ class ConvDepthwise(Convolution):
 
     def second(self, n: Sizes, x: np.ndarray, w: np.ndarray) -> np.ndarray:
         p = padded(x, n.R // 2)
-        return sum(p[:, r : r + n.H, s : s + n.W] * w[:, r, s] for r in range(n.R) for s in range(n.R))
+        return np.sum([p[:, r : r + n.H, s : s + n.W] * w[:, r, s] for r in range(n.R) for s in range(n.R)], axis=0)
 
     mistakes = {
         "filter of the next channel": lambda p, n, x, w: p.define(n, x, w.roll(1, 0)),

@@ -130,9 +130,9 @@ class Expert(Problem):
         """The formula; float64 inputs give the reference."""
         raise NotImplementedError
 
-    def eager_form(self, n: Sizes, **inputs: torch.Tensor) -> Any:
+    def eager_form(self, n: Sizes, *args: Any, **inputs: Any) -> Any:
         """As a PyTorch user writes it."""
-        return self.define(n, **inputs)
+        return self.define(n, *args, **inputs)
 
     def second(self, n: Sizes, *args: Any, **inputs: Any) -> Any:
         """Outputs once more, by other means: numpy arrays, float64 (integers stay integers)."""
@@ -157,15 +157,19 @@ class Expert(Problem):
             x = x.sign() * 100 + x
         return x * spec.shape[-1] ** -0.5 if spec.name in self.weights and spec.shape[-1] else x
 
-    def magnitudes(self, n: Sizes, **inputs: torch.Tensor) -> Any:
+    def magnitudes(self, n: Sizes, *args: Any, **inputs: Any) -> Any:
         """Of a sum of products (`degree`): the sum of the magnitudes of its terms, from the inputs' magnitudes."""
-        return self.define(n, **inputs)
+        return self.define(n, *args, **inputs)
 
-    def cancelling(self, n: Sizes, **inputs: torch.Tensor) -> Any:
+    def cancelling(self, n: Sizes, *args: Any, **inputs: Any) -> Any:
         """For outputs in which large terms cancel by nature, a softmax less one for instance: the size of those terms, of which a rounding
         more is allowed. Of large outputs there are few draws of Monte Carlo arithmetic, and in one row of many all of them miss it. None:
         nothing of the kind."""
         return None
+
+    def largest_step(self, n: Sizes) -> int:
+        """Elements of the largest intermediate result of `define`, where it has more than the tensors."""
+        return 0
 
     def terms(self, n: Sizes) -> int:
         """Terms of the longest sum on the way to an output."""
@@ -209,9 +213,10 @@ class Expert(Problem):
         n, found = self.sizes(w), {}
         for spec in self.tensors(w):
             if spec.role == "in":
-                found[spec.name] = self.draw(n, case.name, spec, rng, device).to(TORCH_DTYPES[spec.dtype])
-        if case.name == "nan":
-            place(next(x for x in found.values() if x.is_floating_point()), math.nan, rng)
+                x = self.draw(n, case.name, spec, rng, device)
+                if case.name == "nan" and not spec.dtype.startswith("int") and not any(y.is_floating_point() for y in found.values()):
+                    place(x, math.nan, rng)
+                found[spec.name] = x.to(TORCH_DTYPES[spec.dtype])
         return found
 
     def reference(self, w: Workload, inputs: Tensors) -> Tensors:
@@ -332,8 +337,10 @@ class Expert(Problem):
         return w.replace(axes=found)
 
     def memory(self, w: Workload) -> float:
-        """Bytes of a device that verifying takes, about: the tensors, and float64 copies of them for the reference and its scale."""
-        return 6.0 * sum(s.numel * DTYPES[s.dtype] for s in self.tensors(w))
+        """Bytes of a device that verifying every element takes, about: the tensors, three float64 copies of each for the reference and its
+        scale, and six of the largest intermediate result, which are alive together under Monte Carlo arithmetic."""
+        specs = self.tensors(w)
+        return float(sum(s.numel * (DTYPES[s.dtype] + 24) for s in specs) + 48 * self.largest_step(self.sizes(w)))
 
 
 def complexes(x: torch.Tensor) -> torch.Tensor:

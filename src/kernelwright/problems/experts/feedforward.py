@@ -32,6 +32,9 @@ class FeedForward(Expert):
     def refuses(self, w: Workload) -> str | None:
         return None if min(w.axes.values()) > 0 else "has no empty axes"
 
+    def largest_step(self, n: Sizes) -> int:
+        return n.T * n.F
+
     def terms(self, n: Sizes) -> int:
         return max(n.D, n.F)
 
@@ -230,6 +233,9 @@ class DecoderLayer(Expert):
     def draw(self, n: Sizes, case: str, spec: TensorSpec, rng: torch.Generator, device: Any) -> torch.Tensor:
         x = super().draw(n, case, spec, rng, device)
         return x.mul_(9).cos_() if spec.name in ("cos", "sin") else x
+
+    def largest_step(self, n: Sizes) -> int:
+        return max(n.B * n.H * n.S * n.S, n.B * n.S * n.F)
 
     def terms(self, n: Sizes) -> int:
         return max(2 * n.H * n.E, n.F, n.S)

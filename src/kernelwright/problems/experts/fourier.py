@@ -22,7 +22,7 @@ def matrix(n: int, sign: int = -1) -> np.ndarray:
 
 
 def pairs(z: np.ndarray) -> np.ndarray:
-    return np.stack([z.real, z.imag], -1)
+    return np.stack([np.real(z), np.imag(z)], -1)
 
 
 class Fourier(Expert):
@@ -62,7 +62,7 @@ class Fft(Fourier):
     formula = "X[k] = sum_j x[j] exp(-2 pi i j k / N), complex"
     axes = ("B", "N")
     inputs, outputs = {"x": "B N 2"}, {"y": "B N 2"}
-    full = ((4096, 4096), (65536, 256), (16, 2**20), (1024, 15625))
+    full = ((4096, 4096), (16, 2**20), (1024, 15625))
     tiny = ((3, 60), (1, 1), (2, 128), (2, 101))
 
     def define(self, n: Sizes, x: torch.Tensor) -> torch.Tensor:

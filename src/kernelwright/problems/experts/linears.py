@@ -21,7 +21,7 @@ class LinearProblem(Expert):
     axes = ("M", "N", "K")
     independent = {"M": 128, "N": 256}
     dtypes, steps, spread = ("bf16", "fp16"), "output", 2.0
-    full = ((1, 8192, 8192), (64, 8192, 8192), (2048, 4096, 4096))
+    full = ((16, 8192, 8192), (2048, 4096, 4096))
 
     def refuses(self, w: Workload) -> str | None:
         return None if min(w.axes.values()) > 0 else "has no empty axes"
@@ -102,7 +102,7 @@ class LinearSparse(LinearProblem):
     weights, drawn_anew = ("w",), ("w",)
     degree, least_sm = 2, 80
     dtypes = ("fp16", "bf16")
-    full = ((64, 8192, 8192), (4096, 4096, 4096), (8192, 8192, 8192))
+    full = ((4096, 4096, 4096), (8192, 8192, 8192))
     tiny = ((9, 16, 32), (1, 8, 16), (16, 32, 64))
     tolerance = "one rounding of the output, and the random walk of K / 2 float32 additions"
 

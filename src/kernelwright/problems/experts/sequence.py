@@ -47,6 +47,9 @@ class LinearAttention(Sequence):
         x = super().draw(n, case, spec, rng, device)
         return x / math.sqrt(n.D) if spec.name == "q" else x
 
+    def largest_step(self, n: Sizes) -> int:
+        return n.B * n.H * n.T * n.T
+
     def terms(self, n: Sizes) -> int:
         return max(n.T, n.D)
 
@@ -91,6 +94,9 @@ class StateSpaceDual(Sequence):
             return 1 - uniform(spec.shape, rng, device).mul(5).sub(7).exp2()
         x = super().draw(n, case, spec, rng, device)
         return x / math.sqrt(n.S) if spec.name == "c" else x
+
+    def largest_step(self, n: Sizes) -> int:
+        return n.N * n.H * n.T * n.T
 
     def terms(self, n: Sizes) -> int:
         return max(n.T, n.S)
@@ -265,6 +271,9 @@ class LongConvolution(Sequence):
     full = ((8, 1024, 8192), (2, 256, 65536))
     tiny = ((2, 3, 20), (1, 1, 1), (1, 2, 37))
     tolerance = "float32 transforms: their roundings are of the size of a row's root mean square, not of its elements'"
+
+    def largest_step(self, n: Sizes) -> int:
+        return 4 * n.B * n.C * n.T
 
     def terms(self, n: Sizes) -> int:
         return math.ceil(math.log2(2 * n.T)) ** 2

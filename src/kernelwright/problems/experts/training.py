@@ -115,6 +115,9 @@ class LinearCrossEntropy(Training):
     tiny = ((9, 16, 70), (1, 8, 2), (3, 24, 257))
     tolerance = "logits may be rounded to the inputs' type, as a separate product would; the losses are float32"
 
+    def largest_step(self, n: Sizes) -> int:
+        return n.T * n.V
+
     def terms(self, n: Sizes) -> int:
         return max(n.V, n.D)
 

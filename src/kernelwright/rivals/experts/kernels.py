@@ -1,5 +1,8 @@
 """Experts for the single kernels: cuBLAS, cuBLASLt, cuDNN, CUB, cuFFT and PyTorch's own, without an allocation where they allow it."""
 
+# pyright: reportPrivateImportUsage=false
+# (torch._scaled_mm and its like are how PyTorch offers these libraries' products)
+
 from __future__ import annotations
 
 from collections.abc import Iterator
@@ -70,6 +73,12 @@ def _conv_depthwise(n: Any, o: Any, x: Any, w: Any) -> Any:
 def _conv_causal(n: Any, o: Any, x: Any, w: Any, bias: Any) -> Any:
     with autotuned():
         return F.silu(F.conv1d(x, w[:, None], bias, padding=n.W - 1, groups=n.C)[..., : n.T])
+
+
+def _conv_causal_taps(n: Any, o: Any, x: Any, w: Any, bias: Any) -> Any:
+    p = F.pad(x.float(), (n.W - 1, 0))
+    z = sum(p[..., j : j + n.T] * w[:, j, None] for j in range(n.W)) + bias[:, None]
+    return F.silu(z).to(x.dtype)
 
 
 def _argmax(n: Any, o: Any, x: Any) -> Any:
@@ -169,7 +178,7 @@ KERNELS: dict[str, tuple[ExpertRival, ...]] = {
     "conv2d-weight-gradient": (ExpertRival("cudnn", CUDNN, _conv_dw),),
     "conv2d-input-gradient": (ExpertRival("cudnn", CUDNN, _conv_dx),),
     "conv-depthwise": (ExpertRival("cudnn", CUDNN, _conv_depthwise),),
-    "conv1d-causal": (ExpertRival("cudnn", CUDNN, _conv_causal), ExpertRival("inductor", "Triton through torch.compile", _conv_causal,
+    "conv1d-causal": (ExpertRival("cudnn", CUDNN, _conv_causal), ExpertRival("inductor", "Triton through torch.compile", _conv_causal_taps,
                       compiled=True, cuda_only="compiling for it is what the rival `compile` does")),
     "row-sum": (ExpertRival("aten", f"{ATEN}, torch.sum", lambda n, o, x: torch.sum(x, -1, out=o["y"])),),
     "sum-all": (ExpertRival("aten", f"{ATEN}, torch.sum", lambda n, o, x: torch.sum(x, 0, keepdim=True, out=o["y"])),),

@@ -1,6 +1,9 @@
 """Experts for the modules: FlashAttention and cuDNN through SDPA, cuSPARSELt, fused ATen operations, and the algorithms that experts use
 (chunks, doubling scans, sorted tokens) over cuBLAS."""
 
+# pyright: reportPrivateImportUsage=false
+# (torch._scaled_mm and its like are how PyTorch offers these libraries' products)
+
 from __future__ import annotations
 
 import math
