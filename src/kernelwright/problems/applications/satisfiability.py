@@ -9,7 +9,7 @@ import torch
 from kernelwright.problems.applications.application import Application, but, within
 from kernelwright.problems.experts.expert import Sizes
 from kernelwright.problems.problem import Tensors
-from kernelwright.problems.validators import Finding, satisfiability, right
+from kernelwright.problems.validators import Finding, right, satisfiability
 from kernelwright.problems.validators.satisfiability import OPEN, SATISFIABLE, UNSATISFIABLE, solved
 from kernelwright.records import Workload
 
