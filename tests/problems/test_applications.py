@@ -40,6 +40,7 @@ def test_what_there_is() -> None:
     assert len(CHALLENGES) == 4 and all(p.score for p in CHALLENGES)
     assert {w.problem for w in suite("experts-applications")} == {p.name for p in APPLICATIONS} <= {w.problem for w in suite("experts")}
     assert {w.problem for w in suite("experts-challenges")} == {p.name for p in CHALLENGES}
+    assert [w.problem for w in suite("experts-applications-tiny")] == [p.name for p in ALL]
     assert not {w.problem for w in suite("experts")} & {p.name for p in CHALLENGES}, "shown apart"
     assert all(len(p.mistakes) >= 3 for p in ALL)
 

@@ -33,7 +33,8 @@ SUITES: dict[str, str] = {
     "experts-modules": "the modules among them",
     "experts-applications": "applications whose answers a validator judges, at the sizes of a large GPU",
     "experts-challenges": "open challenges, scored by what is measured of an answer within a time",
-    "experts-tiny": "each of these once at a size for tests, for the CPU",
+    "experts-tiny": "each kernel and module once at a size for tests, for the CPU",
+    "experts-applications-tiny": "each application and challenge once at a size for tests, for the CPU",
 }
 """Name to description."""
 
@@ -162,8 +163,8 @@ def _members(name: str) -> list[Workload]:
         from kernelwright.problems.experts import EXPERTS
 
         kind = name.removeprefix("experts").removeprefix("-").removesuffix("s")
-        if kind == "tiny":
-            return [p.workload(p.tiny[0]) for p in (*EXPERTS, *APPLICATIONS, *CHALLENGES)]
+        if kind.endswith("tiny"):
+            return [p.workload(p.tiny[0]) for p in (EXPERTS if kind == "tiny" else (*APPLICATIONS, *CHALLENGES))]
         experts = (*EXPERTS, *APPLICATIONS)
         return [p.workload(sizes) for p in (CHALLENGES if kind == "challenge" else experts) if kind in ("", p.kind) for sizes in p.full]
     if name == "gemm-small":
