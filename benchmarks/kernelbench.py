@@ -53,6 +53,7 @@ def _options(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, default=11)
     parser.add_argument("--seconds", type=float, default=2.0)
     parser.add_argument("--lint-only", action="store_true")
+    parser.add_argument("--no-operators", action="store_true", help="do not run answers once more to see what they execute: nvcc runs once")
     return parser.parse_args(arguments)
 
 
@@ -79,8 +80,7 @@ def _level(level: str, options: argparse.Namespace, minutes: float) -> dict[str,
     command += ["--out", str(options.out / f"level{level}")]
     for word, values in (("--rival", rivals), ("--answers", options.answers), ("--entrant", options.entrant)):
         command += [x for value in values for x in (word, value)]
-    if options.lint_only:
-        command.append("--lint-only")
+    command += [word for word, given in (("--lint-only", options.lint_only), ("--no-operators", options.no_operators)) if given]
     # the verb ends by itself when its minutes are over and its last problem is done; an hour more is for one that does not
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, timeout=60 * minutes + 3600)
     try:

@@ -144,6 +144,8 @@ def test_the_files_that_a_run_leaves_can_be_read(tmp_path):
         (["kernelbench:1", "--path", "LEVEL", "--entrant", "magic"], "torch.compile, families, reference"),
         (["kernelbench:1", "--path", "LEVEL", "--write", "pass"], "KERNELWRIGHT_LLM_URL"),
         (["cudahercules", "--path", "LEVEL"], "no checkout of CUDAHercules"),
+        (["chains", "--minutes", "3"], "--minutes is for judging answers"),
+        (["chains", "--path", "LEVEL"], "chains needs none"),
     ],
 )
 def test_bad_requests_get_one_sentence(level, home, monkeypatch, capsys, words, says):

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from kernelwright.bench.board import Standing, challenges_of
 from kernelwright.bench.results import Result, Task
-from kernelwright.bench.scores import CHALLENGE, STRONGEST, THRESHOLDS, Row, best_of, by, mean_pass_at_k, own_work, pass_at_k, score
+from kernelwright.bench.scores import CHALLENGE, EXPERT, STRONGEST, THRESHOLDS, Row, best_of, by, mean_pass_at_k, own_work, pass_at_k, score
 from kernelwright.bench.tasks import domain_of, only
 from kernelwright.problems import ProblemError
 from kernelwright.records import Comparison
@@ -119,6 +119,15 @@ def test_pass_at_k_is_what_drawing_gives(numbers):
     n, right, k = numbers
     draws = list(itertools.combinations([True] * right + [False] * (n - right), k))
     assert pass_at_k(n, right, k) == pytest.approx(sum(any(d) for d in draws) / len(draws))
+
+
+def test_the_expert_is_the_fastest_library():
+    ratios = {name: compared(r, name) for name, r in (("eager", 0.5), ("cublas", 0.9), ("cublaslt-auto", 0.8), ("compile", 3.0))}
+    row = Row("a", "correct", ratios)
+    assert row.versus(EXPERT).rival == "cublaslt-auto" and row.versus(STRONGEST).rival == "eager"
+    s = score([row, Row("b", "wrong")], EXPERT)
+    assert s.share == pytest.approx(0.8) and s.compared == 1 and s.fast[0.0] == 0.5
+    assert score([correct("a", 2.0)], EXPERT).compared == 0, "PyTorch alone is no expert"
 
 
 def test_pass_at_k_over_tasks():

@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -300,9 +300,3 @@ def _code(text: str) -> str:
     """Without comments, blank lines and space at the ends of lines, which versions differ in."""
     lines = (line.partition("#")[0].rstrip() for line in text.splitlines())
     return "\n".join(line for line in lines if line.strip())
-
-
-def in_order(entrants: Sequence[Entrant], tasks: Sequence[Task]) -> Iterator[tuple[Task, list[Answer]]]:
-    """Each task with all that answer it."""
-    for task in tasks:
-        yield task, [a for e in entrants for a in e.answers.get(task.key, ())]

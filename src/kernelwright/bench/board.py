@@ -15,7 +15,20 @@ from kernelwright.bench.claims import ClaimSummary, Difference, differences, sum
 from kernelwright.bench.opinion import Opinion
 from kernelwright.bench.opinion import load as load_opinions
 from kernelwright.bench.results import Facts, Result, Store, Task
-from kernelwright.bench.scores import CHALLENGE, STRONGEST, Row, Score, best_of, by, mean_pass_at_k, own_work, row_of, score
+from kernelwright.bench.scores import (
+    CHALLENGE,
+    EXPERT,
+    PYTORCH,
+    STRONGEST,
+    Row,
+    Score,
+    best_of,
+    by,
+    mean_pass_at_k,
+    own_work,
+    row_of,
+    score,
+)
 from kernelwright.report.html import environment_view, save, template
 from kernelwright.report.numbers import count, percent
 
@@ -124,7 +137,8 @@ class Board:
 
     @property
     def rivals(self) -> list[str]:
-        return list(dict.fromkeys(name for s in self.standings for name in s.rivals))
+        names = list(dict.fromkeys(name for s in self.standings for name in s.rivals))
+        return [*names, EXPERT] if any(name not in PYTORCH for name in names) else names
 
     @property
     def degenerate(self) -> list[Facts]:
@@ -152,7 +166,7 @@ class Board:
             {
                 "suite": self.suite,
                 "tasks": len(self.tasks),
-                "degenerate": {f.task.key: [dataclasses_of(x) for x in f.faults] for f in self.degenerate},
+                "degenerate": {f.task.key: [fault_data(x) for x in f.faults] for f in self.degenerate},
                 "skipped": [{"tasks": keys, "reason": kind, "why": why} for keys, kind, why in self.skipped],
                 "device": self.environments[0].device if self.environments else "",
                 "entrants": [self._entrant_data(s) for s in self.standings],
@@ -188,7 +202,7 @@ class Board:
             "degenerate": score_data(score(s.degenerate)),
             "challenges": {r.task: {"status": r.status, "scores": dict(r.scores)} for r in s.challenges},
             "against": {rival: score_data(s.against(rival)) for rival in s.rivals},
-            "expert": score_data(expert_score(s.sound)) if any(r.expert for r in s.sound) else None,
+            "expert": score_data(s.against(EXPERT)),
             **{f"by_{name}": {k: score_data(score(rows)) for k, rows in by(s.sound, key).items() if k} for name, key in _GROUPINGS},
             "pass_at": {str(k): {"mean": mean, "tasks": n} for k, (mean, n) in s.pass_at().items()},
             "best_of_samples": score_data(self.best(s)),
@@ -230,7 +244,8 @@ class Board:
             "class": task.group,
             "domain": facts.task.domain if facts else "",
             "degenerate": facts.degenerate if facts else False,
-            "lint": [dataclasses_of(f) for f in facts.faults] if facts else [],
+            "lint": [fault_data(f) for f in facts.faults] if facts else [],
+            "operators": list(facts.operators) if facts else [],
             "answers": answers,
         }
 
@@ -324,18 +339,7 @@ def _missing(task: Task, facts: Facts, status: Any, skipped: str) -> Row:
         domain=facts.task.domain,
         degenerate=facts.degenerate,
         skipped=skipped,
-        expert=task.expert,
     )
-
-
-def expert_score(rows: Sequence[Row]) -> Score:
-    """Against each task's own expert rival."""
-    renamed = [
-        dataclasses.replace(r, ratios={"expert": r.ratios[r.expert]} if r.expert in r.ratios else {})
-        for r in rows
-        if r.expert or r.status != "correct"
-    ]
-    return score(renamed, "expert")
 
 
 def score_data(s: Score) -> dict[str, Any]:
@@ -344,7 +348,7 @@ def score_data(s: Score) -> dict[str, Any]:
     return found | {"compile_rate": s.compile_rate, "correct_rate": s.correct_rate}
 
 
-def dataclasses_of(fault: Any) -> dict[str, str]:
+def fault_data(fault: Any) -> dict[str, str]:
     return {"rule": fault.rule, "severity": fault.severity, "tensor": fault.tensor, "text": fault.text}
 
 

@@ -21,7 +21,7 @@ import sys
 import tempfile
 import time
 import types
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -33,11 +33,13 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from kernelwright.bench.results import Work
 from kernelwright.problems import problem_of
 from kernelwright.problems.kernelbench import KernelBench
+from kernelwright.problems.problem import TORCH_DTYPES
 from kernelwright.records import Workload
 from kernelwright.settings import answer_environment, replace_environment
 from kernelwright.targets import sandbox
 from kernelwright.targets.processes import die_with_parent
 from kernelwright.targets.python_module import match_precision
+from kernelwright.targets.python_process import restrict
 
 SECONDS = 240.0
 """nvcc takes a minute for a file that includes PyTorch's headers."""
@@ -252,11 +254,7 @@ def _child(pipe: int, source: str, w: Workload, device: str, private: Path) -> N
         os.dup2(null, fd)
     _close_all_but(pipe)
     gpu = device.startswith("cuda")
-    devices = list(Path("/dev").glob("nvidia*")) if gpu else []
-    toolkits = ["/bin", "/etc/alternatives"] if gpu else []
-    if gpu:
-        toolkits += [*Path("/usr/local").glob("cuda*"), "/proc/driver", "/proc/devices", "/sys/module"]
-    sandbox.restrict(private, toolkits, memory=None if gpu else sandbox.MEMORY, devices=devices, programs=gpu)
+    restrict(private, gpu)
     sandbox.seal(processes=gpu)  # on the CPU nothing of an answer starts a program
     _say(pipe, _both(source, w, device))
 
@@ -286,6 +284,8 @@ def _both(source: str, w: Workload, device: str) -> dict[str, Any]:
         args, state = problem.split(inputs)
         with torch.no_grad(), torch.device(device):
             model = module.__dict__["ModelNew"](*problem.init_inputs)
+        if w.dtype != "fp32":
+            model = model.to(TORCH_DTYPES[w.dtype])
         model.load_state_dict(state, strict=False)
         with torch.no_grad():
             model(*args)  # what compiles or caches does so now
@@ -298,17 +298,25 @@ def _both(source: str, w: Workload, device: str) -> dict[str, Any]:
     return {"reference": reference, "answer": seen.names, "flags": list(dict.fromkeys(flags)), "kernels": list(dict.fromkeys(kernels))}
 
 
+_SETTINGS: dict[str, Callable[[], Any]] = {
+    "torch.backends.cudnn.benchmark": lambda: torch.backends.cudnn.benchmark,
+    "torch.backends.cudnn.allow_tf32": lambda: torch.backends.cudnn.allow_tf32,
+    "torch.backends.cuda.matmul.allow_tf32": lambda: torch.backends.cuda.matmul.allow_tf32,
+    "torch.set_float32_matmul_precision": torch.get_float32_matmul_precision,
+    "torch.set_num_threads": torch.get_num_threads,
+    "torch.set_default_dtype": torch.get_default_dtype,
+    "torch.backends.mkldnn.enabled": lambda: torch.backends.mkldnn.enabled,  # pyright: ignore[reportAttributeAccessIssue]
+}
+
+
 def _settings() -> dict[str, Any]:
-    cuda, cudnn = torch.backends.cuda, torch.backends.cudnn
-    return {
-        "torch.backends.cudnn.benchmark": cudnn.benchmark,
-        "torch.backends.cudnn.allow_tf32": cudnn.allow_tf32,
-        "torch.backends.cuda.matmul.allow_tf32": cuda.matmul.allow_tf32,
-        "torch.set_float32_matmul_precision": torch.get_float32_matmul_precision(),
-        "torch.set_num_threads": torch.get_num_threads(),
-        "torch.set_default_dtype": torch.get_default_dtype(),
-        "torch.backends.mkldnn.enabled": torch.backends.mkldnn.enabled,  # pyright: ignore[reportAttributeAccessIssue]
-    }
+    found = {}
+    for name, read in _SETTINGS.items():
+        try:
+            found[name] = read()
+        except RuntimeError:  # PyTorch refuses to read by its older name what was set by a newer one
+            found[name] = "set by another name"
+    return found
 
 
 def _triton(module: types.ModuleType) -> list[str]:

@@ -32,8 +32,6 @@ class Task(Record, frozen=True, kw_only=True):
     domain: str = ""
     """Empty: told by the operators that the reference executes."""
     workload: Workload | None = None
-    expert: str = ""
-    """The rival that `share of the expert's speed` is about; empty: the strongest."""
     skipped: str = ""
     """Why it cannot run here: `architecture`, `memory`, `dependency`, `data` ..."""
     why: str = ""
@@ -62,7 +60,7 @@ class Answer(Record, frozen=True, kw_only=True):
     text: str = ""
     """Empty for a baseline entrant, which `kind` names."""
     kind: str = "file"
-    """`file`; `torch.compile`, `families`, `reference`: baselines; `model`."""
+    """`file`; `torch.compile`, `families`, `reference`: baselines; `model`; `unreadable`: `text` says why a model's text is no answer."""
     suffix: str = ".py"
     """What a file of that text would end in: .py (ModelNew), .cu, .cpp, .json."""
     origin: str = ""

@@ -19,8 +19,9 @@ from kernelwright.bench.results import Facts, Result, Status
 from kernelwright.evaluate import stats
 from kernelwright.records import Comparison
 
-STRONGEST = "strongest"
-"""In place of a rival's name: on each task the one that was fastest there."""
+STRONGEST, EXPERT = "strongest", "expert"
+"""In place of a rival's name: on each task the one that was fastest there; of those that are no PyTorch program, the libraries' own."""
+PYTORCH = ("eager", "compile", "compile-max", "compile-reduce", "graph", "channels-last", "cudnn-benchmark", "tf32")
 CHALLENGE = "challenge"
 """Class of the open challenges."""
 THRESHOLDS = (0.0, 1.0, 2.0, 5.0)
@@ -40,7 +41,6 @@ class Row:
     degenerate: bool = False
     work: str = ""
     skipped: str = ""
-    expert: str = ""
     scores: Mapping[str, float] = field(default_factory=dict)
     """Of an open challenge; empty unless it is correct."""
 
@@ -50,11 +50,12 @@ class Row:
         return self.group == CHALLENGE
 
     def versus(self, rival: str) -> Comparison | None:
-        """The Comparison with a rival, or with the strongest: the one with the lowest ratio."""
+        """The Comparison with a rival; of STRONGEST and EXPERT the one with the lowest ratio."""
         if self.status != "correct":
             return None
-        if rival == STRONGEST:
-            return min(self.ratios.values(), key=lambda c: c.ratio, default=None)
+        if rival in (STRONGEST, EXPERT):
+            found = (c for c in self.ratios.values() if rival == STRONGEST or c.rival not in PYTORCH)
+            return min(found, key=lambda c: c.ratio, default=None)
         return self.ratios.get(rival)
 
 
@@ -184,7 +185,6 @@ def row_of(result: Result, facts: Facts | None) -> Row:
         degenerate=facts.degenerate if facts else False,
         work=result.work,
         skipped=result.skipped,
-        expert=task.expert if task else "",
         scores=result.scores,
     )
 

@@ -39,6 +39,8 @@ from kernelwright.targets.processes import die_with_parent
 from kernelwright.targets.target import Peaks, TargetUnavailable
 
 LOADING = "loading the problem"
+_WHY = {"dependency": ("ModuleNotFoundError", "ImportError"), "memory": ("allocate memory", "OutOfMemory")}
+"""Why a problem cannot be loaded, by what its error says."""
 COMPILING_SECONDS = 600.0
 """A Python answer on a GPU may compile for minutes while it is loaded (nvcc, Triton): its judge is not given up before."""
 MAX_FLOAT64 = 5
@@ -156,13 +158,7 @@ class Worker:
             problem = problem_of(w)
         except ProblemError as error:
             why = str(error)
-            kind = (
-                "dependency"
-                if "ModuleNotFoundError" in why or "ImportError" in why
-                else "memory"
-                if "allocate memory" in why
-                else "problem"
-            )
+            kind = next((k for k, words in _WHY.items() if any(word in why for word in words)), "problem")
             self._tell(
                 order, Facts(task=task.replace(skipped=kind, why=why), workload=w.id, faults=self._faults(order, w), linted=order.lint)
             )

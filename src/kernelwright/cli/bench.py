@@ -76,37 +76,36 @@ def register(app: typer.Typer) -> None:
 
         from kernelwright.cli import bench_answers
 
-        if bench_answers.wanted(suite, path, answers or (), entrant or (), write):
-            bench_answers.bench(
-                bench_answers.Asked(
-                    suite=suite,
-                    path=path,
-                    answers=tuple(answers or ()),
-                    entrants=tuple(entrant or ()),
-                    only=tuple(only or ()),
-                    target=target,
-                    dtype=dtype,
-                    layouts=tuple(layout or ()),
-                    modes=tuple(mode or ()),
-                    rivals=tuple(rival or ()),
-                    rounds=rounds,
-                    seconds=seconds,
-                    limit=limit,
-                    minutes=minutes,
-                    task_seconds=patience,
-                    lint=lint,
-                    lint_only=lint_only,
-                    operators=operators,
-                    baseline=claimed_baseline,
-                    out=out,
-                    fresh=fresh,
-                    write=write,
-                    samples=samples,
-                    turns=turns,
-                    judge=judge,
-                    json=json_output,
-                )
-            )
+        asked = bench_answers.Asked(
+            suite=suite,
+            path=path,
+            answers=tuple(answers or ()),
+            entrants=tuple(entrant or ()),
+            only=tuple(only or ()),
+            target=target,
+            dtype=dtype,
+            layouts=tuple(layout or ()),
+            modes=tuple(mode or ()),
+            rivals=tuple(rival or ()),
+            rounds=rounds,
+            seconds=seconds,
+            limit=limit,
+            minutes=minutes,
+            task_seconds=patience,
+            lint=lint,
+            lint_only=lint_only,
+            operators=operators,
+            baseline=claimed_baseline,
+            out=out,
+            fresh=fresh,
+            write=write,
+            samples=samples,
+            turns=turns,
+            judge=judge,
+            json=json_output,
+        )
+        if bench_answers.wanted(asked):
+            bench_answers.bench(asked)
             return
 
         from kernelwright import rivals

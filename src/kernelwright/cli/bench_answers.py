@@ -45,9 +45,19 @@ class Asked:
     json: bool
 
 
-def wanted(suite: str, path: Path | None, answers: Sequence[str], entrants: Sequence[str], write: str) -> bool:
-    """Whether it is this kind of bench."""
-    return suite.partition(":")[0] in ("kernelbench", "cudahercules") or bool(path or answers or entrants or write)
+def wanted(asked: Asked) -> bool:
+    """Whether it is this kind of bench. Raises BadParameter for an option that the other kind would not heed."""
+    if asked.suite.partition(":")[0] in ("kernelbench", "cudahercules"):
+        return True
+    if asked.path is not None:
+        raise typer.BadParameter(f"--path is the checkout of KernelBench or CUDAHercules; {asked.suite} needs none")
+    if asked.answers or asked.entrants or asked.write or asked.lint_only:
+        return True
+    given = {"--only": asked.only, "--minutes": asked.minutes, "--claimed-baseline": asked.baseline, "--llm-judge": asked.judge}
+    given |= {"--fresh": asked.fresh, "--no-lint": not asked.lint, "--no-operators": not asked.operators}
+    if word := next((name for name, value in given.items() if value), None):
+        raise typer.BadParameter(f"{word} is for judging answers; name some with --answers, --entrant or --write")
+    return False
 
 
 def bench(asked: Asked) -> None:
@@ -86,7 +96,9 @@ def bench(asked: Asked) -> None:
         from kernelwright.bench import models
 
         entrants.append(models.write(asked.write, tasks, store, target, options, asked.samples, asked.turns, _lines(screen)))
-    if not entrants and not asked.lint_only:
+    if asked.lint_only:
+        entrants = []
+    elif not entrants:
         entrants = [running.baseline("torch.compile", tasks)]
     names = [e.name for e in entrants]
     if twice := next((n for n in names if names.count(n) > 1), None):
@@ -172,7 +184,11 @@ def show(screen: Any, board: Any) -> None:
             figure(x.geomean),
             part(s.own.fast[1.0]),
         )
-    screen.print(table)
+    if board.standings:
+        screen.print(table)
+    for f in () if board.standings else board.facts.values():
+        found = "; ".join(f"{x.text} ({x.rule}, {x.severity})" for x in f.faults) or ("no faults" if f.linted else "not looked into")
+        screen.print(f"{f.task.key} {f.task.name} [{f.task.domain or 'unknown'}]: {found}", markup=False)
     for task, quantity, values in board.challenges:
         reached = ", ".join(f"{entrant} {value:.4g}" if value == value else f"{entrant} {status}" for entrant, status, value in values)
         screen.print(f"open challenge {task}: {quantity or 'no score'}: {reached}", markup=False)

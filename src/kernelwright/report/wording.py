@@ -41,6 +41,7 @@ _RIVAL_NAMES = {
     "cudnn-benchmark": "torch eager, cuDNN benchmark",
     "tf32": "torch eager, TF32",
     "graph": "CUDA graph",
+    "expert": "the fastest library",
     "cublas-nn": "cublas, B as K x N",
     "cublas-nt": "cublas, B as N x K",
 }

@@ -21,6 +21,7 @@ from typing import Any
 import torch
 
 from kernelwright.problems import problem_of
+from kernelwright.problems.problem import TORCH_DTYPES
 from kernelwright.records import Outcome, Workload
 from kernelwright.targets.cpu_child import Work
 from kernelwright.targets.target import Bound, CandidateFault
@@ -41,7 +42,7 @@ class Answer(Work):
 
     def __init__(self, source: str, w: Workload, sets: Sequence[Bound]):
         problem = problem_of(w)
-        self._source, self._init_inputs = source, problem.arguments(w)
+        self._source, self._init_inputs, self._dtype = source, problem.arguments(w), TORCH_DTYPES[w.dtype]
         specs = problem.tensors(w)
         self.outputs = tuple(s.name for s in specs if s.role == "out")
         self._wanted = [(s.name, tuple(s.shape), sets[0].tensors[s.name].dtype) for s in specs if s.role == "out"]
@@ -74,11 +75,15 @@ class Answer(Work):
     def make(self, made: Any) -> torch.nn.Module:
         try:
             with torch.device(self._device):
-                return made(*self._init_inputs).requires_grad_(False)
+                return self._cast(made(*self._init_inputs).requires_grad_(False))
         except MemoryError:
             raise
         except Exception as error:
             raise CandidateFault(*_blame(error, Outcome.COMPILE_ERROR)) from None
+
+    def _cast(self, model: torch.nn.Module) -> torch.nn.Module:
+        """Of half types: what it made in fp32 is in the Workload's type, as KernelBench casts an answer."""
+        return model.to(self._dtype) if self._dtype in (torch.float16, torch.bfloat16) else model
 
     def state(self, index: int) -> None:
         self._model.load_state_dict(self._states[index])

@@ -100,12 +100,7 @@ def main(fd: int) -> None:
     os.chdir(private)
     gpu = setup.device == "cuda"
     # before PyTorch is imported: landlock binds the calling thread and those that it starts
-    devices = list(Path("/dev").glob("nvidia*")) if gpu else []
-    toolkits = ["/bin", "/etc/alternatives"]
-    if gpu:
-        toolkits += [*Path("/usr/local").glob("cuda*"), "/proc/driver", "/proc/devices", "/sys/module", "/sys/devices", "/sys/bus/pci"]
-    memory = None if gpu else sandbox.MEMORY
-    layers = sandbox.restrict(private, toolkits, threads=setup.threads, memory=memory, devices=devices, programs=True)
+    layers = restrict(private, gpu, setup.threads)
     import torch
 
     from kernelwright.records import Workload
@@ -116,6 +111,16 @@ def main(fd: int) -> None:
     w = Workload.from_json(setup.workload)
     work = _stored(setup.source, w, bind(flat, w, setup.sets), finish)
     serve(pipe, work, lambda: (*layers, *sandbox.seal(processes=True)))
+
+
+def restrict(private: Path, gpu: bool, threads: int = 1) -> tuple[str, ...]:
+    """All layers of the sandbox but the filter; on a GPU with its device files, and what its driver and compilers read."""
+    devices = list(Path("/dev").glob("nvidia*")) if gpu else []
+    toolkits: list[str | Path] = ["/bin", "/etc/alternatives"]
+    if gpu:
+        toolkits += [*Path("/usr/local").glob("cuda*"), "/proc/driver", "/proc/devices", "/sys/module", "/sys/devices", "/sys/bus/pci"]
+    memory = None if gpu else sandbox.MEMORY
+    return sandbox.restrict(private, toolkits, threads=threads, memory=memory, devices=devices, programs=True)
 
 
 def _opened(setup: Setup) -> tuple[torch.Tensor, Callable[[], object]]:
