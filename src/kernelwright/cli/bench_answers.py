@@ -152,6 +152,8 @@ def _lines(screen: Any) -> Any:
             return
         found = min((c for c in line.comparisons if c.mode == line.mode), key=lambda c: c.ratio, default=None)
         said = f"{found.ratio:.2f}x {found.rival}, {found.outcome}" if found else line.evidence[:120]
+        if line.scores:  # of an open challenge, where speed says nothing
+            said = ", ".join(f"{quantity}: {value:.4g}" for quantity, value in line.scores.items())
         work = f" [{line.work}]" if line.work in ("flags only", "wraps the library") else ""
         sample = f" sample {line.sample}" if line.sample else ""
         screen.print(f"{p.done}/{p.total} {line.task} {line.entrant}{sample}: {line.status}, {said}{work}", markup=False)
