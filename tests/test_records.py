@@ -169,7 +169,7 @@ def test_names():
 @pytest.mark.parametrize(
     ("make", "words"),
     [
-        (lambda: Workload(problem="p", axes={}, dtype="fp8"), "unknown dtype 'fp8'; choose one of fp16"),
+        (lambda: Workload(problem="p", axes={}, dtype="fp12"), "unknown dtype 'fp12'; choose one of fp8"),
         (lambda: Workload(problem="p", axes={"M": -1, "N": 2}), "must not be negative: M=-1"),
         (lambda: LaunchPlan(launches=()), "at least one launch"),
         (lambda: Candidate(kind="cuda", source="", origin=Origin(kind="file")), "a cuda candidate needs a launch plan"),

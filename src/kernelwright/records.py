@@ -14,8 +14,8 @@ from typing import Any, ClassVar, Literal, Self
 
 import msgspec
 
-DTYPES = {"fp16": 2, "bf16": 2, "fp32": 4, "int32": 4, "int64": 8}
-"""Size in bytes of each element type a Workload or tensor may have."""
+DTYPES = {"fp8": 1, "fp16": 2, "bf16": 2, "fp32": 4, "int8": 1, "int32": 4, "int64": 8}
+"""Size in bytes of each element type a Workload or tensor may have; fp8 is e4m3 (OCP 8-bit floating point, no infinities)."""
 
 
 class Record(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, dict=True):
@@ -24,7 +24,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     not_hashed: ClassVar[tuple[str, ...]] = ()
     """Fields that do not take part in the identity (provenance, say)."""
     hashed_if_set: ClassVar[tuple[str, ...]] = ()
-    """Fields that came later and are texts: an empty one does not take part, so that records keep the identity they had before."""
+    """Fields that came later: an empty one does not take part, so that records keep the identity they had before."""
 
     @property
     def id(self) -> str:
@@ -391,6 +391,8 @@ class Environment(Record, frozen=True, kw_only=True):
 class Trial(Record, frozen=True, kw_only=True):
     """One row of the Archive, never changed afterwards."""
 
+    hashed_if_set = ("scores",)
+
     workload: Workload
     candidate: Candidate
     verdict: Verdict
@@ -398,6 +400,8 @@ class Trial(Record, frozen=True, kw_only=True):
     build: Build | None = None
     timings: tuple[Timing, ...] = ()
     comparisons: tuple[Comparison, ...] = ()
+    scores: dict[str, float] = {}
+    """Of an open challenge: what the judge measured of its answers in timed rounds, the median; more is better."""
     rivals: dict[str, Verdict] = {}
     """Verdicts of the rivals measured beside it; one that failed has no Comparison."""
     sensors: dict[str, float] = {}
@@ -410,8 +414,8 @@ class Trial(Record, frozen=True, kw_only=True):
     seconds: float = 0.0
 
     def __post_init__(self) -> None:
-        if not self.verdict.ok and (self.timings or self.comparisons):
-            raise ValueError(f"a Trial whose verdict is {self.verdict.outcome} must not carry a time")
+        if not self.verdict.ok and (self.timings or self.comparisons or self.scores):
+            raise ValueError(f"a Trial whose verdict is {self.verdict.outcome} must not carry a time or a score")
         if self.stage in ("screen", "confirm", "replay") and self.verdict.ok and not self.timings:
             raise ValueError(f"a verified Trial of stage {self.stage!r} must carry a time")
         if bad := [name for name, value in self.sensors.items() if not math.isfinite(value)]:

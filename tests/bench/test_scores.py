@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kernelwright.bench.board import Standing, challenges_of
 from kernelwright.bench.results import Result, Task
-from kernelwright.bench.scores import EXPERT, STRONGEST, THRESHOLDS, Row, best_of, by, mean_pass_at_k, own_work, pass_at_k, score
+from kernelwright.bench.scores import CHALLENGE, EXPERT, STRONGEST, THRESHOLDS, Row, best_of, by, mean_pass_at_k, own_work, pass_at_k, score
 from kernelwright.bench.tasks import domain_of, only
 from kernelwright.problems import ProblemError
 from kernelwright.records import Comparison
@@ -155,3 +156,17 @@ def test_domains_and_choosing_tasks():
     assert [t.number for t in only(tasks, ["2-12"])] == [4, 12] and [t.number for t in only(tasks, ["1,conv"])] == [1, 4]
     with pytest.raises(ProblemError, match="names no problem"):
         only(tasks, ["7"])
+
+
+def test_challenges_are_ranked_by_what_they_reached_and_count_for_no_share():
+    fast = correct("tour", 9.0, group=CHALLENGE, scores={"shortness": 0.8})
+    good = correct("tour", 0.5, group=CHALLENGE, scores={"shortness": 0.93})
+    bad = Row("tour", "wrong", group=CHALLENGE)
+    standings = [
+        Standing(name, "files", {}, [correct("gemm", 2.0), row], {}) for name, row in (("fast", fast), ("bad", bad), ("good", good))
+    ]
+    assert [s.score.tasks for s in standings] == [1, 1, 1] and standings[0].score.geomean == pytest.approx(2.0)
+    (challenge,) = challenges_of(standings)
+    assert challenge[:2] == ("tour", "shortness")
+    assert [(entrant, status) for entrant, status, _ in challenge[2]] == [("good", "correct"), ("fast", "correct"), ("bad", "wrong")]
+    assert challenge[2][0][2] == 0.93 and math.isnan(challenge[2][2][2])

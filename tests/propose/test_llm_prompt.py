@@ -12,6 +12,7 @@ from toy_family import judged
 from kernelwright.families.family import DeviceFacts
 from kernelwright.learn.retrieval import Passage
 from kernelwright.problems import known, problem_of, resolve
+from kernelwright.problems.applications import APPLICATIONS, CHALLENGES
 from kernelwright.propose.exemplars_report import instructions, occupancy, report
 from kernelwright.propose.llm_answer import languages
 from kernelwright.propose.llm_prompt import fenced, line, query, reference, repair, signature, system, task
@@ -224,3 +225,12 @@ def test_an_answer_for_the_gpu_compiles_without_one_and_is_reported():
     assert any("registers, spills 0 B" in one and "occupancy 100%" in one for one in lines)
     if mix := instructions(build, "cuda"):
         assert mix["LDG"] == 1 and any("1 LDG" in one for one in lines)
+
+
+def test_a_problem_with_a_check_of_its_own_shows_that():
+    w = resolve("expert:challenge-compression:64x256x500")
+    text = task(w, CPU, None, [], [], [])
+    assert "one byte a block:  predictor << 6 | width" in text and "the score (more is better): compression ratio" in text
+    assert "long rows, long cols, long ms" in signature(w)
+    for problem in (*APPLICATIONS, *CHALLENGES):
+        assert len(reference(problem.workload(problem.tiny[0]))) < 12_000, "a prompt shows no more"

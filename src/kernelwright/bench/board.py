@@ -15,7 +15,20 @@ from kernelwright.bench.claims import ClaimSummary, Difference, differences, sum
 from kernelwright.bench.opinion import Opinion
 from kernelwright.bench.opinion import load as load_opinions
 from kernelwright.bench.results import Facts, Result, Store, Task
-from kernelwright.bench.scores import EXPERT, PYTORCH, STRONGEST, Row, Score, best_of, by, mean_pass_at_k, own_work, row_of, score
+from kernelwright.bench.scores import (
+    CHALLENGE,
+    EXPERT,
+    PYTORCH,
+    STRONGEST,
+    Row,
+    Score,
+    best_of,
+    by,
+    mean_pass_at_k,
+    own_work,
+    row_of,
+    score,
+)
 from kernelwright.report.html import environment_view, save, template
 from kernelwright.report.numbers import count, percent
 
@@ -39,7 +52,12 @@ class Standing:
 
     @cached_property
     def sound(self) -> list[Row]:
-        return [r for r in self.rows if not r.degenerate]
+        return [r for r in self.rows if not r.degenerate and not r.challenge]
+
+    @cached_property
+    def challenges(self) -> list[Row]:
+        """Rows of the open challenges."""
+        return [r for r in self.rows if r.challenge]
 
     @cached_property
     def degenerate(self) -> list[Row]:
@@ -135,6 +153,11 @@ class Board:
                 groups.setdefault((f.task.skipped, f.task.why), []).append(f.task.key)
         return [(", ".join(keys), kind, why) for (kind, why), keys in groups.items()]
 
+    @property
+    def challenges(self) -> list[tuple[str, str, list[tuple[str, str, float]]]]:
+        """(task, quantity, [(entrant, status, value)]) of the open challenges; NaN where nothing was scored. The best first."""
+        return challenges_of(self.standings)
+
     # ---------------------------------------------------------------------------------------------------------- as data
 
     def data(self) -> dict[str, Any]:
@@ -177,6 +200,7 @@ class Board:
             "score": score_data(s.score),
             "own_work": score_data(s.own),
             "degenerate": score_data(score(s.degenerate)),
+            "challenges": {r.task: {"status": r.status, "scores": dict(r.scores)} for r in s.challenges},
             "against": {rival: score_data(s.against(rival)) for rival in s.rivals},
             "expert": score_data(s.against(EXPERT)),
             **{f"by_{name}": {k: score_data(score(rows)) for k, rows in by(s.sound, key).items() if k} for name, key in _GROUPINGS},
@@ -200,6 +224,7 @@ class Board:
                         "evidence": r.evidence,
                         "mode": r.mode,
                         "us": r.us,
+                        "scores": r.scores,
                         "ratios": {
                             c.rival: {"ratio": c.ratio, "low": c.low, "high": c.high, "outcome": c.outcome}
                             for c in r.comparisons
@@ -230,8 +255,10 @@ class Board:
         """The result in a sentence."""
         ranked = self.ranked()
         where = self.environments[0].device if self.environments else "this machine"
-        sound = sum(not f.degenerate and not f.task.skipped for f in self.facts.values())
+        sound = sum(not f.degenerate and not f.task.skipped and f.task.group != CHALLENGE for f in self.facts.values())
         parts = [f"{self.suite} on {where}: {count(sound, 'sound problem')}"]
+        if self.challenges:
+            parts.append(f"{count(len(self.challenges), 'open challenge')} apart")
         if self.degenerate:
             parts.append(f"{count(len(self.degenerate), 'degenerate one')} apart")
         if not ranked or not ranked[0].score.compared:
@@ -282,6 +309,19 @@ class Board:
 
     def _groups(self, key: Any) -> list[str]:
         return sorted({name for s in self.standings for r in s.sound if (name := key(r))})
+
+
+def challenges_of(standings: Sequence[Standing]) -> list[tuple[str, str, list[tuple[str, str, float]]]]:
+    found: dict[str, list[tuple[str, Row]]] = {}
+    for s in standings:
+        for row in s.challenges:
+            found.setdefault(row.task, []).append((s.entrant, row))
+    table = []
+    for task, rows in found.items():
+        quantity = next((name for _, row in rows for name in row.scores), "")
+        values = [(entrant, str(row.status), row.scores.get(quantity, math.nan)) for entrant, row in rows]
+        table.append((task, quantity, sorted(values, key=lambda v: math.inf if math.isnan(v[2]) else -v[2])))
+    return table
 
 
 def _versus(s: Standing, task: str) -> Any:

@@ -121,6 +121,8 @@ class Result(Record, frozen=True, kw_only=True, tag="answer"):
     mode: str = ""
     """The timing mode that its ratios are taken from."""
     us: dict[str, float] = {}
+    scores: dict[str, float] = {}
+    """Of an open challenge (`Trial.scores`)."""
     comparisons: tuple[Comparison, ...] = ()
     rivals: dict[str, str] = {}
     """Those that were not compared with, and why."""

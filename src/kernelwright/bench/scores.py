@@ -22,6 +22,8 @@ from kernelwright.records import Comparison
 STRONGEST, EXPERT = "strongest", "expert"
 """In place of a rival's name: on each task the one that was fastest there; of those that are no PyTorch program, the libraries' own."""
 PYTORCH = ("eager", "compile", "compile-max", "compile-reduce", "graph", "channels-last", "cudnn-benchmark", "tf32")
+CHALLENGE = "challenge"
+"""Class of the open challenges."""
 THRESHOLDS = (0.0, 1.0, 2.0, 5.0)
 
 
@@ -39,6 +41,13 @@ class Row:
     degenerate: bool = False
     work: str = ""
     skipped: str = ""
+    scores: Mapping[str, float] = field(default_factory=dict)
+    """Of an open challenge; empty unless it is correct."""
+
+    @property
+    def challenge(self) -> bool:
+        """Whether it is an open challenge: what was reached there counts, not how fast."""
+        return self.group == CHALLENGE
 
     def versus(self, rival: str) -> Comparison | None:
         """The Comparison with a rival; of STRONGEST and EXPERT the one with the lowest ratio."""
@@ -176,6 +185,7 @@ def row_of(result: Result, facts: Facts | None) -> Row:
         degenerate=facts.degenerate if facts else False,
         work=result.work,
         skipped=result.skipped,
+        scores=result.scores,
     )
 
 

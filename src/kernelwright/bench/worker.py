@@ -387,6 +387,7 @@ class Worker:
             evidence=verdict.evidence[:1000],
             mode=mode,
             us={t.mode: t.median for t in trial.timings},
+            scores=trial.scores,
             comparisons=trial.comparisons,
             rivals=left_out,
             floor_us=floor,

@@ -152,6 +152,8 @@ def _lines(screen: Any) -> Any:
             return
         found = min((c for c in line.comparisons if c.mode == line.mode), key=lambda c: c.ratio, default=None)
         said = f"{found.ratio:.2f}x {found.rival}, {found.outcome}" if found else line.evidence[:120]
+        if line.scores:  # of an open challenge, where speed says nothing
+            said = ", ".join(f"{quantity}: {value:.4g}" for quantity, value in line.scores.items())
         work = f" [{line.work}]" if line.work in ("flags only", "wraps the library") else ""
         sample = f" sample {line.sample}" if line.sample else ""
         screen.print(f"{p.done}/{p.total} {line.task} {line.entrant}{sample}: {line.status}, {said}{work}", markup=False)
@@ -189,6 +191,9 @@ def show(screen: Any, board: Any) -> None:
     for f in () if board.standings else board.facts.values():
         found = "; ".join(f"{x.text} ({x.rule}, {x.severity})" for x in f.faults) or ("no faults" if f.linted else "not looked into")
         screen.print(f"{f.task.key} {f.task.name} [{f.task.domain or 'unknown'}]: {found}", markup=False)
+    for task, quantity, values in board.challenges:
+        reached = ", ".join(f"{entrant} {value:.4g}" if value == value else f"{entrant} {status}" for entrant, status, value in values)
+        screen.print(f"open challenge {task}: {quantity or 'no score'}: {reached}", markup=False)
     for f in board.degenerate:
         rules = ", ".join(dict.fromkeys(x.rule for x in f.faults if x.severity != "note"))
         screen.print(f"degenerate, scored apart: {f.task.key} {f.task.name} ({rules})", markup=False)

@@ -29,7 +29,9 @@ from kernelwright.cli.common import (
 def register(app: typer.Typer) -> None:
     @app.command(epilog="Example: kernelwright optimize gemm:512x512x512:fp16:nt --trials 128")
     def optimize(
-        problem: Annotated[str, typer.Argument(help="gemm:MxNxK, linear:MxNxK[:bias+gelu], chain:NAME[:RxC], or a KernelBench .py file.")],
+        problem: Annotated[
+            str, typer.Argument(help="gemm:MxNxK, linear:MxNxK[:bias+gelu], chain:NAME[:RxC], expert:NAME[:SIZES], or a .py file.")
+        ],
         target: TargetName = "auto",
         dtype: Dtype = None,
         layout: Layout = None,

@@ -26,7 +26,9 @@ def register(app: typer.Typer) -> None:
     @app.command(epilog="Example: kernelwright verify my_kernel.cpp --problem gemm:64x64x64:fp32")
     def verify(
         file: Annotated[Path, typer.Argument(help="A .cu, .cpp, .py or .json candidate.")],
-        problem: Annotated[str, typer.Option(help="gemm:MxNxK, linear:MxNxK[:bias+gelu], chain:NAME[:RxC], or a KernelBench .py file.")],
+        problem: Annotated[
+            str, typer.Option(help="gemm:MxNxK, linear:MxNxK[:bias+gelu], chain:NAME[:RxC], expert:NAME[:SIZES], or a .py file.")
+        ],
         target: TargetName = "auto",
         dtype: Dtype = None,
         layout: Layout = None,
@@ -60,6 +62,7 @@ def register(app: typer.Typer) -> None:
                     "candidate": candidate.id,
                     "trial": trial.id,
                     "speedups": speedups,
+                    "scores": trial.scores,
                     "checks": checks,
                 }
             )
@@ -80,4 +83,6 @@ def show(screen, trial) -> None:
     screen.print(f"{trial.verdict.outcome}: {trial.verdict.evidence}", markup=False)
     for c in trial.comparisons:
         screen.print(f"{c.ratio:.2f}x {c.rival} [{c.low:.2f}, {c.high:.2f}], {c.mode}, {c.rounds} rounds: {c.outcome}", markup=False)
+    for quantity, value in trial.scores.items():
+        screen.print(f"{quantity}: {value:.4g}", markup=False)
     screen.print(f"trial {trial.id}")

@@ -9,20 +9,27 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any, Protocol
 
 import torch
 
 from kernelwright.plan import Names
 from kernelwright.problems.problem import TORCH_DTYPES, Problem, Tensors, TensorSpec
 from kernelwright.records import DTYPES, Workload
-from kernelwright.targets.target import Bound, Device
+from kernelwright.targets.target import Bound
 
 GUARD = 4096
 """Bytes before and after each tensor: a 4 KiB page, more than any tile row of our kernels."""
 POISON = 0xFF
 _ALIGN = 256
-INTEGERS = {2: torch.int16, 4: torch.int32, 8: torch.int64}
+INTEGERS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 """Integer type by element size: as integers, the poison is -1."""
+
+
+class Allocates(Protocol):
+    """A Device, or whatever else has memory."""
+
+    def allocate(self, size: int) -> Any: ...
 
 
 @dataclass(frozen=True)
@@ -38,7 +45,7 @@ class Shape:
 class Buffers:
     """`sets` copies of a Workload's tensors in one allocation of the device."""
 
-    def __init__(self, device: Device, problem: Problem, w: Workload, *, sets: int = 1, shape: Shape | None = None, sms: int = 1):
+    def __init__(self, device: Allocates, problem: Problem, w: Workload, *, sets: int = 1, shape: Shape | None = None, sms: int = 1):
         shape = shape or Shape()
         self.problem, self.workload = problem, w
         self.specs = problem.tensors(w)

@@ -40,12 +40,20 @@ class JudgeError(RuntimeError):
 class Evaluator:
     """Evaluates candidates on one target. Use as a context manager."""
 
-    def __init__(self, target: Target, *, builder: Builder | None = None, note_seconds: float = NOTE_SECONDS, gpu: int | None = None):
+    def __init__(
+        self,
+        target: Target,
+        *,
+        builder: Builder | None = None,
+        note_seconds: float = NOTE_SECONDS,
+        rival_seconds: float = RIVAL_SECONDS,
+        gpu: int | None = None,
+    ):
         """`gpu`: the one that the judge opens, counted among those visible here; the first if None."""
         self.target = target
         self._gpu = gpu
         self.builder = builder or Builder(target)
-        self._note_seconds = note_seconds
+        self._note_seconds, self._rival_seconds = note_seconds, rival_seconds
         self._process: subprocess.Popen[bytes] | None = None
         self._pipe: Connection | None = None
         self._hello: Hello | None = None
@@ -110,6 +118,7 @@ class Evaluator:
                 build=build,
                 timings=result.timings,
                 comparisons=result.comparisons,
+                scores=result.scores,
                 sensors=sensors,
                 stage=stage,  # pyright: ignore[reportArgumentType]
                 session=session,
@@ -159,7 +168,7 @@ class Evaluator:
         try:
             self._pipe.send_bytes(msgspec.json.encode(job))
             while True:
-                patience = RIVAL_SECONDS if label in job.rivals else self._note_seconds
+                patience = self._rival_seconds if label in job.rivals else self._note_seconds
                 if not self._pipe.poll(patience):
                     self._stop()
                     self.restarts += 1

@@ -48,6 +48,7 @@ class Result(Record, frozen=True, kw_only=True):
     verdict: Verdict
     timings: tuple[Timing, ...] = ()
     comparisons: tuple[Comparison, ...] = ()
+    scores: dict[str, float] = {}
 
 
 class Note(Record, frozen=True, kw_only=True, tag="note"):

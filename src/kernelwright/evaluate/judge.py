@@ -8,6 +8,7 @@ doing, so that the parent knows whom to blame when it dies) and one Reply for ea
 from __future__ import annotations
 
 import os
+import statistics
 import sys
 import traceback
 import warnings
@@ -44,6 +45,7 @@ class _State:
     """What ended it, in the ladder or later."""
     timings: list[Timing] = field(default_factory=list)
     comparisons: list[Comparison] = field(default_factory=list)
+    scores: dict[str, float] = field(default_factory=dict)
 
 
 class Bench:
@@ -156,7 +158,7 @@ class Judge:
                 if state.contender is not None:
                     state.contender.close()
             for state in rivals:
-                state.timings, state.comparisons = [], []
+                state.timings, state.comparisons, state.scores = [], [], {}
 
     def _noter(self, label: str) -> Callable[[str], None]:
         return lambda doing: self.send(Note(label=label, doing=doing))
@@ -230,6 +232,8 @@ class Judge:
                 state.checks.append(Check(rung="after-timing", case=mode, passed=False, note=e.fault.evidence))
                 continue
             state.checks.append(Check(rung="after-timing", case=mode, passed=True, note=f"{len(e.samples)} rounds"))
+            if e.scores and bench.problem.score:
+                state.scores[bench.problem.score] = statistics.median(e.scores)
             if e.label in timings:
                 state.timings.append(timings[e.label])
             state.comparisons += [c for (label, _), c in comparisons.items() if label == e.label]
@@ -243,7 +247,7 @@ class Judge:
             evidence = "right, but every sample was disturbed by other load on this machine; run it again when the machine is idle"
             return Result(label=s.label, verdict=Verdict(outcome=Outcome.NOISY, evidence=evidence, checks=checks))
         verdict = Verdict(outcome=Outcome.OK, evidence=f"{sum(c.passed for c in checks)} checks passed", checks=checks)
-        return Result(label=s.label, verdict=verdict, timings=tuple(s.timings), comparisons=tuple(s.comparisons))
+        return Result(label=s.label, verdict=verdict, timings=tuple(s.timings), comparisons=tuple(s.comparisons), scores=s.scores)
 
 
 def main(target_name: str, fd: int) -> int:

@@ -21,7 +21,7 @@ import torch
 
 from kernelwright.evaluate.buffers import Buffers
 from kernelwright.evaluate.stats import LEAST_ROUNDS, comparison, converged, noise_floor, ratio_interval
-from kernelwright.evaluate.verify import compare, expect, same_bits, unwritten
+from kernelwright.evaluate.verify import Judged, compare, expect, limits_of, same_bits, unwritten
 from kernelwright.problems.problem import Problem
 from kernelwright.records import Comparison, Outcome, Timing, Workload
 from kernelwright.targets.target import CandidateFault, Contender, Fresh, Peaks
@@ -37,6 +37,8 @@ class Entrant:
     launches: int = 1
     samples: list[float] = field(default_factory=list)
     dropped: int = 0
+    scores: list[float] = field(default_factory=list)
+    """Of an open challenge, one for each result that was looked at."""
     fault: CandidateFault | None = None
 
 
@@ -72,7 +74,7 @@ def measure(
     faults is left out from then on and holds its fault. The first candidate and the first rival decide when sampling has converged."""
     order = random.SystemRandom()
     for e in entrants:
-        e.samples, e.dropped = [], 0
+        e.samples, e.scores, e.dropped = [], [], 0
         note(e.label, f"warm up, {mode}")
         _guarded(e, lambda e=e: _calibrate(e, mode))
     candidates = [e for e in entrants if not e.trusted]
@@ -153,7 +155,7 @@ class _Spot(Fresh):
     def touch(self, sets: int) -> None:
         self.buffers.touch(sets)
 
-    def check(self, contender: Contender, mode: str) -> None:
+    def check(self, contender: Contender, mode: str) -> Judged:
         """Raises CandidateFault."""
         when = f"after-timing rung: right when verified, in a timed round ({mode})"
         outputs = self.buffers.outputs(self.secret)
@@ -163,14 +165,14 @@ class _Spot(Fresh):
         rows = self.problem.rows_workload(self.w, part)
         judged = compare(self.problem, rows, expect(self.problem, rows, self._kept), part)
         if not judged.passed:
-            limits = f"(normalised error {judged.error:.3g}, at most {judged.bound:.3g})"
-            raise CandidateFault(Outcome.WRONG_RESULT, f"{when} wrong: {judged.note} {limits}")
+            raise CandidateFault(Outcome.WRONG_RESULT, f"{when} wrong: {judged.note}{limits_of(judged)}")
         now = self._of_inputs(self.buffers.inputs(self.secret))
         for name, kept in self._kept.items():
             if not same_bits(now[name], kept):
                 raise CandidateFault(Outcome.INPUT_MUTATED, f"{when} input {name} was changed")
         if trouble := self.buffers.disturbed(self.secret) or contender.disturbed():
             raise CandidateFault(Outcome.OUT_OF_BOUNDS, f"{when} {trouble}")
+        return judged
 
     def check_alone(self, contender: Contender, sets: int) -> None:
         """Each launch does its own work: after some of a sample's launches the outputs of the others' sets are still poison. Raises
@@ -201,12 +203,15 @@ def _turn(spot: _Spot, e: Entrant, samples: list[float], mode: str, peaks: Peaks
     if checked:
         if not e.contender.in_place:
             e.contender.run(spot.secret)
-        spot.check(e.contender, mode)
+        score = spot.check(e.contender, mode).score
+        e.scores += [score] if score is not None else []
     if alone and not first:
         spot.check_alone(e.contender, sets)
     if math.isnan(value):
         samples.append(math.nan)
         return
+    if value > (limit := spot.problem.limit_us(spot.w)):
+        raise CandidateFault(Outcome.TIMEOUT, f"{value:.4g} us in mode {mode}, the Workload allows {limit:.4g} us")
     floor, _ = peaks.floor(spot.problem.cost(spot.w), mode)
     if value < floor and not e.trusted:
         raise CandidateFault(

@@ -10,12 +10,14 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 import torch
 
 from kernelwright.evaluate.buffers import INTEGERS, Buffers, Shape
 from kernelwright.evaluate.jobs import SCREEN_RUNGS
 from kernelwright.problems.problem import VENDOR_FACTOR, Case, Problem, Tensors
+from kernelwright.problems.validators import Finding
 from kernelwright.records import Check, Outcome, Workload
 from kernelwright.targets.target import CandidateFault, Contender, DeviceLost
 
@@ -33,6 +35,8 @@ class Judged:
     bound: float
     vendor_ratio: float | None
     note: str = ""
+    score: float | None = None
+    """What an open challenge measures of it."""
 
 
 @dataclass(frozen=True)
@@ -44,11 +48,15 @@ class Expected:
     """None: the outputs must be bit-equal to the rounded reference."""
     by_vendor: Tensors | None
     bound: float
+    validate: Callable[[Tensors], Finding] | None = None
+    """Judges outputs in place of all this, where the problem has a check of its own."""
 
 
 def expect(problem: Problem, w: Workload, inputs: Tensors, *, exact: bool = False, vendor: bool = False) -> Expected:
     """From inputs on any device, of any strides."""
     plain = {k: v.contiguous() for k, v in inputs.items()}
+    if problem.validates:
+        return Expected({}, None, None, 0.0, partial(problem.validate, w, plain))
     reference = problem.reference(w, plain)
     return Expected(
         reference=reference,
@@ -61,6 +69,9 @@ def expect(problem: Problem, w: Workload, inputs: Tensors, *, exact: bool = Fals
 def compare(problem: Problem, w: Workload, expected: Expected, outputs: Tensors) -> Judged:
     """Outputs against what is expected of them. Each output's figures are fetched from the device at once: on a GPU a fetch takes as long
     as ten of the kernels that compute them."""
+    if expected.validate is not None:
+        found = expected.validate({k: v.contiguous() for k, v in outputs.items()})
+        return Judged(found.passed, found.error, found.bound, None, found.note, found.score)
     worst, ratio = 0.0, None
     for name, out in outputs.items():
         if out.numel() == 0:
@@ -192,8 +203,8 @@ class Ladder:
                 Check(rung=rung, case=name, passed=judged.passed, error=error, bound=judged.bound, vendor_ratio=ratio, note=judged.note)
             )
             if not judged.passed:
-                limit = "must be bit-equal" if case.rung == "exact" else f"normalised error {judged.error:.3g}, at most {judged.bound:.3g}"
-                one.fault = CandidateFault(Outcome.WRONG_RESULT, f"{rung} rung, {name} inputs: {judged.note} ({limit})")
+                limits = limits_of(judged, exact=case.rung == "exact")
+                one.fault = CandidateFault(Outcome.WRONG_RESULT, f"{rung} rung, {name} inputs: {judged.note}{limits}")
 
     def _outputs(
         self, w: Workload, buffers: Buffers, one: Climber, case: Case, inputs: Tensors, *, rung: str, name: str, dependent: bool
@@ -237,8 +248,9 @@ class Ladder:
 
     def _same_bits_again(self, buffers: Buffers, one: Climber, inputs: Tensors, others: Tensors) -> None:
         """Four runs over poison; then one over the results of other inputs and one over zeros: whether there is work to do must not be
-        told from what the outputs hold."""
+        told from what the outputs hold. Where answers may be right in many ways, each must be right instead of the same."""
         first: Tensors | None = None
+        expected = expect(self.problem, buffers.workload, inputs) if self.problem.validates else None
         for turn, before in enumerate(("poison",) * 4 + ("results of other inputs", "zeros")):
             buffers.poison()
             if before == "results of other inputs":
@@ -250,7 +262,12 @@ class Ladder:
             buffers.fill(inputs)
             one.contender.run(0)
             outputs = {k: v.clone() for k, v in buffers.outputs().items()}
-            if first is None:
+            if expected is not None:
+                if not (judged := compare(self.problem, buffers.workload, expected, outputs)).passed:
+                    one.checks.append(Check(rung="repeat", case=f"run {turn + 1}", passed=False, note=f"over {before}: {judged.note}"))
+                    outcome = Outcome.WRONG_RESULT if before == "poison" else Outcome.CHEAT
+                    raise CandidateFault(outcome, f"run {turn + 1} on the same inputs, over {before}: {judged.note}")
+            elif first is None:
                 first = outputs
             elif not all(same_bits(first[k], outputs[k]) for k in first):
                 one.checks.append(Check(rung="repeat", case=f"run {turn + 1}", passed=False, note=f"over {before}"))
@@ -309,6 +326,13 @@ class Ladder:
                 one.fault = CandidateFault(there.fault.outcome, f"shape {name}: {there.fault.evidence}")
 
 
+def limits_of(judged: Judged, *, exact: bool = False) -> str:
+    """For the evidence: in parentheses, behind a space."""
+    if exact:
+        return " (must be bit-equal)"
+    return f" (normalised error {judged.error:.3g}, at most {judged.bound:.3g})" if judged.bound else ""
+
+
 def _left(climbers: Sequence[Climber]) -> list[Climber]:
     return [one for one in climbers if one.fault is None]
 
@@ -321,8 +345,10 @@ def _unwritten(outputs: Tensors) -> Judged | None:
 
 
 def unwritten(outputs: Tensors) -> int:
-    """How many elements have every bit set."""
-    return sum(int(found.sum()) for t in outputs.values() if bool((found := _poisoned(t)).any()))
+    """How many elements have every bit set. In int32 and int8 that is a value like any other (-1): such outputs are compared bit by bit,
+    and whole, instead. int64 holds indices and counts."""
+    read = (t for t in outputs.values() if t.dtype not in (torch.int32, torch.int8))
+    return sum(int(found.sum()) for t in read if bool((found := _poisoned(t)).any()))
 
 
 def _poisoned(t: torch.Tensor) -> torch.Tensor:

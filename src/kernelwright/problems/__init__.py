@@ -3,6 +3,7 @@
     gemm:512x512x512[:fp16|bf16|fp32][:nn|nt|tn|tt][:acc=fp16]     M x N x K; default fp16, nn, accumulate in fp32
     linear:512x512x512[:fp16|bf16][:nt|...][:bias+gelu]            the same with an epilogue (epilogue.py); default fp16, nt, bias
     chain:softmax[:1024x1024][:fp32|fp16|bf16]                     rows x cols; default 1024x1024, fp32
+    expert:softmax[:4096x4096][:fp32|fp16|bf16]                    a problem of the suite `experts` (experts/); default its first shape
     path/to/file.py[:fp32|fp16|bf16]                               a KernelBench file: Model, get_inputs, get_init_inputs
 
 Tokens after the shape may stand in any order. PyTorch is imported when a Problem is first asked for, not before.
@@ -55,12 +56,14 @@ def register(problem: Problem) -> None:
 
 def _problems() -> dict[str, Problem]:
     """The registry, with our own Problems in it."""
+    from kernelwright.problems.applications import APPLICATIONS, CHALLENGES
     from kernelwright.problems.chains import PROBLEMS
+    from kernelwright.problems.experts import EXPERTS
     from kernelwright.problems.gemm import Gemm
     from kernelwright.problems.linear import Linear
 
     if Gemm.name not in _registry:
-        for problem in (Gemm(), Linear(), *PROBLEMS):
+        for problem in (Gemm(), Linear(), *PROBLEMS, *EXPERTS, *APPLICATIONS, *CHALLENGES):
             register(problem)
     return _registry
 
@@ -91,6 +94,8 @@ def _unsound(w: Workload, axes: tuple[str, ...]) -> str | None:
             return f"its dtype is one of {', '.join(FLOATS)}, and it accumulates in fp32 or fp16"
         if max(w.axes.values()) > LARGEST_AXIS:
             return f"an axis ends at {LARGEST_AXIS}"
+    if w.problem.startswith("expert:") and (reason := _registry[w.problem].refuses(w)):  # pyright: ignore[reportAttributeAccessIssue]
+        return f"it {reason}"
     if w.problem == "linear":
         try:
             parse_epilogue(w.epilogue)
@@ -102,6 +107,7 @@ def _unsound(w: Workload, axes: tuple[str, ...]) -> str | None:
 def known() -> list[Known]:
     """Every problem that `resolve` takes, with one line on each and an example."""
     from kernelwright.problems.chains import ChainProblem
+    from kernelwright.problems.experts import Expert
 
     lines = [
         Known("gemm", "C = A B for any M x N x K, four layouts", "gemm:512x512x512:fp16:nn"),
@@ -110,6 +116,8 @@ def known() -> list[Known]:
     for problem in _problems().values():
         if isinstance(problem, ChainProblem):
             lines.append(Known(problem.name, problem.chain.formula, f"{problem.name}:1024x1024:fp32"))
+        if isinstance(problem, Expert):
+            lines.append(Known(problem.name, problem.formula, problem.workload(problem.full[0]).name))
     lines.append(Known("FILE.py", "any PyTorch module in KernelBench form", "path/to/my_op.py:fp32"))
     return lines
 
@@ -128,6 +136,8 @@ def resolve(text: str, *, dtype: str | None = None, layout: str | None = None, a
         return _resolve_linear(text, tokens[1:], dtype, layout, accumulate)
     if tokens[0] == "chain" and len(tokens) > 1:
         return _resolve_chain(text, tokens[1], tokens[2:], dtype, layout, accumulate)
+    if tokens[0] == "expert" and len(tokens) > 1:
+        return _resolve_expert(text, tokens[1], tokens[2:], dtype, layout, accumulate)
     if tokens[0] == "kernelbench":
         raise ProblemError(f"{text!r} names a KernelBench problem without its file; give the path of the .py file instead")
     raise _unknown(tokens[0])
@@ -182,6 +192,30 @@ def _resolve_chain(text: str, name: str, tokens: list[str], dtype: str | None, l
     w = Workload(problem=f"chain:{name}", axes=axes, dtype=dtype or "fp32")
     if reason := problem.refuses(w):  # pyright: ignore[reportAttributeAccessIssue]: chains alone are named chain:
         raise ProblemError(f"chain:{name} {reason}")
+    return w
+
+
+def _resolve_expert(text: str, title: str, tokens: list[str], dtype: str | None, layout: str | None, accumulate: str | None) -> Workload:
+    from kernelwright.problems.experts import Expert
+
+    problem = _problems().get(name := f"expert:{title}")
+    if not isinstance(problem, Expert):
+        raise _unknown(name)
+    sizes = problem.full[0]
+    if tokens and re.match(r"[-\d]", tokens[0]):
+        sizes = tuple(_shape(text, tokens.pop(0), problem.axes, problem.workload(sizes).name).values())
+    own = [t for t in tokens if t in problem.dtypes]
+    others = [t for t in tokens if t not in own]
+    named, layout, accumulate = _options(text, others, None if dtype in problem.dtypes else dtype, layout, accumulate)
+    _only_gemm(name, layout, accumulate)
+    if len({*own, dtype, named} - {None}) > 1:
+        raise ProblemError(f"{text!r} names a dtype, and {dtype or named} was given as well; choose one")
+    dtype = own[0] if own else dtype or named
+    if dtype is not None and dtype not in problem.dtypes:
+        raise ProblemError(f"{name} is there in {', '.join(problem.dtypes)} only, not {dtype}; choose one of them, or leave it out")
+    w = problem.workload(sizes, dtype or "")
+    if reason := problem.refuses(w):
+        raise ProblemError(f"{name} {reason}")
     return w
 
 

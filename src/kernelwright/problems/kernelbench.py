@@ -116,7 +116,7 @@ class KernelBench(Problem):
         self.model.requires_grad_(False)
         if any(isinstance(m, _DropoutNd) and m.training and m.p > 0 for m in self.model.modules()):
             raise RandomOutput(f"{self.file}: dropout makes the output random; set p=0, or call self.eval() in Model.__init__")
-        self.state_names: dict[str, str] = {}
+        self.state_names: dict[str, str] = {}  # pyright: ignore[reportIncompatibleVariableOverride]: filled here
         """Tensor name to dotted path, for parameters and buffers."""
         self._arguments, self._specs = self._examine()
         self._placed: dict[tuple[torch.dtype, str], tuple[nn.Module, dict[str, torch.Tensor]]] = {}
@@ -268,8 +268,10 @@ class KernelBench(Problem):
     def _spec(self, name: str) -> TensorSpec:
         return next(s for s in self._specs if s.name == name)
 
-    def split(self, inputs: Tensors) -> tuple[list[Any], dict[str, torch.Tensor]]:
-        """Arguments of `forward` and the state dict, for a `ModelNew` made with `init_inputs`."""
+    def arguments(self, w: Workload) -> list[Any]:
+        return self.init_inputs
+
+    def split(self, inputs: Tensors) -> tuple[list[Any], Tensors]:
         args = [inputs[a.name] if isinstance(a, TensorSpec) else a for a in self._arguments]
         return args, {path: inputs[name] for name, path in self.state_names.items()}
 

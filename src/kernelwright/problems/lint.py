@@ -31,14 +31,14 @@ ALLCLOSE = {"fp32": (1e-4, 1e-2), "fp16": (1e-2,), "bf16": (1e-2,)}
 fp32 as well."""
 BEARABLE = 32.0
 """Times what `shrunk` aims at: 2^25 elements, of which float64 copies take 2 GB and a lint half a minute."""
-ENOUGH_ROWS = 128
-"""Our own problems treat rows alike: M, N and rows are cut to this."""
 LOW_VARIANCE = 0.01
 """Standard deviation over root mean square; robust-kbench asks for a standard deviation above 0.01."""
 SATURATED = 0.9
 """Share of outputs that are one and the same value: half of them is what relu does."""
 NO_LAW = 0.25
 """An exponent below this is noise; sums of random numbers have 1/2, means and counts 1."""
+DRAWS = 3
+"""Of inputs for a problem that has a check of its own."""
 SENSITIVE_TENSORS = 24
 """At most so many inputs are replaced one by one."""
 
@@ -99,8 +99,7 @@ def _lint(w: Workload, device: str, seed: int, memory: float) -> Iterator[Findin
     if not w.problem.startswith(KERNELBENCH):
         problem = problem_of(w)
         yield from _memory(sum(s.numel * DTYPES[s.dtype] for s in problem.tensors(w)), memory)
-        small = w.replace(axes={k: min(v, ENOUGH_ROWS) if k in ("M", "N", "rows") else v for k, v in w.axes.items()})
-        yield from _of_own(small, device, seed)
+        yield from _of_own(problem.smaller(w), device, seed)
         return
     cut = shrunk(w)
     if cut.full is not None:
@@ -136,7 +135,8 @@ def _lint(w: Workload, device: str, seed: int, memory: float) -> Iterator[Findin
 @lru_cache(maxsize=256)
 def _of_own(small: Workload, device: str, seed: int) -> tuple[Finding, ...]:
     """Remembered, because the members of a suite are often cut to the same: the 1,000 of hgemm-1000 to 40."""
-    return tuple(_Linter(problem_of(small), small, device, seed).findings())
+    problem = problem_of(small)
+    return tuple((_Validated if problem.validates else _Linter)(problem, small, device, seed).findings())
 
 
 def _memory(size: float, memory: float) -> Iterator[Finding]:
@@ -217,7 +217,7 @@ class _Linter:
             if case.rung == "adversarial" and not normal:
                 break  # nothing to confirm
             inputs = self._draw(case)
-            if not all(bool(torch.isfinite(x).all()) for x in inputs.values()):
+            if not all(bool(torch.isfinite(_read(x)).all()) for x in inputs.values()):
                 continue
             looked_at += 1
             for fault in {(f.rule, f.tensor): f for f in self._faults(case, inputs)}.values():
@@ -311,7 +311,7 @@ class _Linter:
 
     def _replay(self, judge: _Ladder | _Allclose, reference: Tensors, inputs: Tensors, others: Tensors) -> Iterator[_Fault]:
         """Whether outputs depend on all inputs together."""
-        if all(torch.equal(x, others[k]) for k, x in inputs.items()):
+        if all(torch.equal(_read(x), _read(others[k])) for k, x in inputs.items()):
             return
         for name, out in self.problem.reference(self.w, others).items():
             if out.numel() and judge.passes(name, out, reference[name]):
@@ -325,7 +325,7 @@ class _Linter:
         for i in torch.randperm(len(names), generator=rng)[:SENSITIVE_TENSORS].sort().values.tolist():
             name = names[i]
             x, other = inputs[name], others[name]
-            if torch.equal(x, other):  # fixed by the file
+            if torch.equal(_read(x), _read(other)):  # fixed by the file
                 if not x.is_floating_point():
                     continue
                 other = x + (x.abs().max() or 1.0) * (torch.rand(x.shape, generator=self.rng, device=self.device) - 0.5)
@@ -339,6 +339,45 @@ class _Linter:
                 else:
                     text = f"other values of {name} change the outputs by at most {largest:.3g}: a kernel need not read it"
                     yield _Fault("input-ignored", name, text, {"change": largest})
+
+
+class _Validated:
+    """A Workload whose problem has a check of its own: what would a wrong kernel find easy, and does the check pass it?"""
+
+    def __init__(self, problem: Problem, w: Workload, device: str, seed: int):
+        self.problem, self.w, self.device = problem, w, device
+        self.rng = torch.Generator(device).manual_seed(seed)
+
+    def findings(self) -> Iterator[Finding]:
+        """What passes on each of a few draws: on one, an answer that is asked for nothing (a proof, where all is satisfiable) may pass."""
+        draws = [{(f.rule, f.tensor): f for f in self._of_a_draw()} for _ in range(DRAWS)]
+        yield from (f for key, f in draws[0].items() if all(key in other for other in draws))
+
+    def _of_a_draw(self) -> Iterator[Finding]:
+        normal = next(c for c in self.problem.cases(self.w) if c.rung == "normal")
+        inputs, others = (self.problem.generate(self.w, normal, self.rng, self.device) for _ in range(2))
+        right, stale = (self.problem.eager(self.w, x) for x in (inputs, others))
+        found = self.problem.validate(self.w, inputs, right)
+        if not found.passed:
+            yield Finding("unusable", "", f"its own rival is refused: {found.note}")
+            return
+        self.best = found.score
+        for name, out in right.items():
+            for rule, value, what in (("zeros-pass", 0, "zeros"), ("constant-passes", 1, "ones"), ("constant-passes", -1, "the poison")):
+                if self._passes(inputs, right | {name: torch.full_like(out, value)}, unlike=right):
+                    yield Finding(rule, name, f"{what} instead of {name} pass")
+        if self._passes(inputs, stale, unlike=right):
+            yield Finding("replay-passes", "", "the outputs of other inputs pass: a kernel may return a result that it has stored")
+        for name, other in others.items():
+            if not torch.equal(other, inputs[name]) and self._passes(inputs | {name: other}, right):
+                yield Finding("input-ignored", name, f"the outputs are right with other values of {name}: a kernel need not read it")
+
+    def _passes(self, inputs: Tensors, outputs: Tensors, unlike: Tensors | None = None) -> bool:
+        """Whether outputs, other than these, are right; of a challenge: and score as much."""
+        if unlike is not None and all(torch.equal(out, unlike[name]) for name, out in outputs.items()):
+            return False
+        found = self.problem.validate(self.w, inputs, outputs)
+        return found.passed and (self.best is None or found.score is None or found.score >= 0.99 * self.best)
 
 
 def _shrinkage(cut: Shrunk, device: str) -> float:
@@ -387,6 +426,11 @@ def _outputs(judge: _Ladder | _Allclose, reference: Tensors, inputs: Tensors) ->
                 yield _Fault("identity-passes", name, f"returning {key} unchanged passes for {name}: use inputs on which they differ")
 
 
+def _read(x: torch.Tensor) -> torch.Tensor:
+    """fp8 as a type that torch compares and adds in."""
+    return x.float() if x.element_size() == 1 and x.is_floating_point() else x
+
+
 def _shape_of_outputs(reference: Tensors) -> Iterator[_Fault]:
     for name, ref in reference.items():
         if ref.numel() < 64:
@@ -406,7 +450,8 @@ def _redundancy(inputs: Tensors, others: Tensors, wanted: Iterable[str]) -> Iter
     for name, x in inputs.items():
         if name not in wanted or x.numel() < 16:
             continue
-        if x.is_floating_point() and torch.equal(x, others[name]):
+        x = _read(x)
+        if x.is_floating_point() and torch.equal(x, _read(others[name])):
             yield _Fault("fixed-input", name, f"{name} is the same under every seed: a kernel may hold what it leads to")
         if bool((x == x.flatten()[0]).all()):
             yield _Fault("constant-input", name, f"every element of {name} is {float(x.flatten()[0]):g}")

@@ -7,22 +7,26 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from functools import partial
+from typing import Any, ClassVar, Literal
 
 import torch
 
 from kernelwright.plan import Names
+from kernelwright.problems.validators import Finding
 from kernelwright.records import Workload
 
 Tensors = dict[str, torch.Tensor]
 Pick = Callable[[Tensors], Tensors]
 
 TORCH_DTYPES = {
+    "fp8": torch.float8_e4m3fn,
     "fp16": torch.float16,
     "bf16": torch.bfloat16,
     "fp32": torch.float32,
+    "int8": torch.int8,
     "int32": torch.int32,
     "int64": torch.int64,
 }
@@ -33,6 +37,9 @@ UNIT_ROUNDOFF = {"fp16": 2.0**-11, "bf16": 2.0**-8, "fp32": 2.0**-24}
 
 VENDOR_FACTOR = 2.0
 """A candidate's relative Frobenius error may be at most this many times the vendor library's own (facts: docs/verification.md)."""
+
+
+ENOUGH_ROWS = 128
 
 
 def everything(tensors: Tensors) -> Tensors:
@@ -91,6 +98,13 @@ class Problem(ABC):
     """Whether `eager` allocates its outputs, as opposed to writing into given ones (`torch.matmul(out=)`). On the CPU target a
     candidate's clocked call is then charged an allocation of the same size."""
 
+    validates: ClassVar[bool] = False
+    """Whether `validate` judges outputs, which may be right in many ways, instead of a comparison with the reference."""
+    score: ClassVar[str] = ""
+    """Of an open challenge: what its answers are scored by, a quantity that `validate` measures; more is better."""
+    state_names: Mapping[str, str] = {}
+    """Inputs that a Python answer holds as parameters or buffers, with their dotted path."""
+
     @abstractmethod
     def tensors(self, w: Workload) -> tuple[TensorSpec, ...]:
         """Buffers in the order of the candidate's interface: inputs, then outputs."""
@@ -119,6 +133,10 @@ class Problem(ABC):
         """The same as a PyTorch user would write it, in the Workload's dtype: the rival `eager`, and the `vendor` whose error is
         the yardstick."""
 
+    def eager_function(self, w: Workload) -> Callable[[Tensors], Tensors]:
+        """`eager` of one Workload, with all that depends on sizes alone worked out: what rivals call."""
+        return partial(self.eager, w)
+
     @abstractmethod
     def scale(self, w: Workload, inputs: Tensors, reference: Tensors) -> Tensors:
         """Per output element, in float64: the error that one rounding in each step would explain. The normalised error of an
@@ -133,12 +151,33 @@ class Problem(ABC):
         default is two unit roundoffs of the output type."""
         return 2 * UNIT_ROUNDOFF.get(w.dtype, UNIT_ROUNDOFF["fp32"])
 
+    def validate(self, w: Workload, inputs: Tensors, outputs: Tensors) -> Finding:
+        """Where the problem `validates`: whether the outputs, which may hold anything, are a right answer for the inputs. It trusts nothing
+        that an answer says of itself, and draws what it draws at random from the system."""
+        raise NotImplementedError
+
+    def limit_us(self, w: Workload) -> float:
+        """The longest a launch may take in a timed round: an answer that takes longer has none."""
+        return math.inf
+
+    def arguments(self, w: Workload) -> list[Any]:
+        """What a Python answer's `ModelNew` is constructed with."""
+        return []
+
+    def split(self, inputs: Tensors) -> tuple[list[Any], Tensors]:
+        """Arguments of its `forward`, and its state dict."""
+        return list(inputs.values()), {}
+
     @abstractmethod
     def cost(self, w: Workload) -> Cost: ...
 
     @abstractmethod
     def variants(self, w: Workload) -> tuple[Workload, ...]:
         """Small Workloads for the `shapes` rung: tails on every axis, size 1, size 0, longer and shorter than any tile."""
+
+    def smaller(self, w: Workload) -> Workload:
+        """The same at a size that a lint can look into on a CPU. The default is for Problems whose rows are alike: M, N, rows."""
+        return w.replace(axes={k: min(v, ENOUGH_ROWS) if k in ("M", "N", "rows") else v for k, v in w.axes.items()})
 
     def alterable(self, w: Workload) -> tuple[str, ...]:
         """Inputs whose values may change places and stay inputs as `generate` could draw them; the default is all. Between timed launches

@@ -28,6 +28,13 @@ SUITES: dict[str, str] = {
     "chains-llm": "chains at the shapes of language models, fp16 and bf16",
     "gemm-small": "20 small and skinny fp32 products, for the CPU",
     "gemm-dozen": "12 representative fp16 products, for a GPU",
+    "experts": "kernels, modules and applications against experts' libraries, at the sizes of a large GPU",
+    "experts-kernels": "the single kernels among them",
+    "experts-modules": "the modules among them",
+    "experts-applications": "applications whose answers a validator judges, at the sizes of a large GPU",
+    "experts-challenges": "open challenges, scored by what is measured of an answer within a time",
+    "experts-tiny": "each kernel and module once at a size for tests, for the CPU",
+    "experts-applications-tiny": "each application and challenge once at a size for tests, for the CPU",
 }
 """Name to description."""
 
@@ -151,6 +158,15 @@ def _members(name: str) -> list[Workload]:
         return [_chain(c.name, 1024, 1024, "fp32") for c in CHAINS]
     if name == "chains-llm":
         return [_chain(*shape, dtype) for dtype in ("fp16", "bf16") for shape in _CHAINS_LLM]
+    if name.startswith("experts"):
+        from kernelwright.problems.applications import APPLICATIONS, CHALLENGES
+        from kernelwright.problems.experts import EXPERTS
+
+        kind = name.removeprefix("experts").removeprefix("-").removesuffix("s")
+        if kind.endswith("tiny"):
+            return [p.workload(p.tiny[0]) for p in (EXPERTS if kind == "tiny" else (*APPLICATIONS, *CHALLENGES))]
+        experts = (*EXPERTS, *APPLICATIONS)
+        return [p.workload(sizes) for p in (CHALLENGES if kind == "challenge" else experts) if kind in ("", p.kind) for sizes in p.full]
     if name == "gemm-small":
         return [_gemm(*shape, "fp32", "nn") for shape in _GEMM_SMALL]
     return [_gemm(*shape, "fp16", "nn") for shape in _GEMM_DOZEN]

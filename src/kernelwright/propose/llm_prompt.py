@@ -18,13 +18,23 @@ from kernelwright.families.family import DeviceFacts
 from kernelwright.learn.compact import compact
 from kernelwright.learn.retrieval import Passage
 from kernelwright.problems import KERNELBENCH, problem_of
+from kernelwright.problems.applications import Application
+from kernelwright.problems.experts import Expert
 from kernelwright.propose import exemplars_report
 from kernelwright.propose.exemplars import score
 from kernelwright.propose.llm_answer import CPP, Language
 from kernelwright.records import DTYPES, Candidate, Launch, LaunchPlan, Record, ScalarArg, TensorArg, Trial, Workload
 from kernelwright.targets.target import Peaks
 
-_CTYPES = {"fp32": "float", "int64": "long long", "int32": "int", "fp16": "_Float16", "bf16": "__bf16"}
+_CTYPES = {
+    "fp32": "float",
+    "fp16": "_Float16",
+    "bf16": "__bf16",
+    "fp8": "unsigned char",
+    "int64": "long long",
+    "int32": "int",
+    "int8": "signed char",
+}
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff]")
 """Control and invisible characters: nothing in evidence that a reader of the prompt would not see."""
 
@@ -97,6 +107,8 @@ def task(
             w=w,
             formula=formula(w),
             reference=reference(w),
+            validates=problem.validates,
+            score=problem.score,
             tensors=problem.tensors(w),
             device=device,
             device_lines=device_lines(device, peaks),
@@ -144,15 +156,21 @@ def formula(w: Workload) -> str:
         return "C = A B: c (M x N) from a (M x K) and b (K x N)."
     if w.problem == "linear":
         return f"C = A B with the epilogue {w.epilogue}, applied from left to right to the fp32 sums, rounded once."
-    chain = getattr(problem_of(w), "chain", None)
-    return chain.formula if chain else ""
+    problem = problem_of(w)
+    described = problem if isinstance(problem, Expert) else getattr(problem, "chain", None)
+    return described.formula if described else ""
 
 
 def reference(w: Workload) -> str:
-    """The PyTorch text: a KernelBench file, or the function with the numbers that it names."""
+    """The PyTorch text: a KernelBench file, or the function with the numbers that it names. Of a problem with a check of its own: the
+    check."""
     if w.problem.startswith(KERNELBENCH):
         return w.source
     problem = problem_of(w)
+    if isinstance(problem, Application):
+        return problem.rules()
+    if isinstance(problem, Expert):
+        return inspect.getsource(type(problem).define)
     chain = getattr(problem, "chain", None)
     if chain is None:
         return "" if w.problem == "gemm" else inspect.getsource(type(problem).eager)

@@ -11,7 +11,9 @@ cublas                cuBLAS, its own choice of algorithm (cublasGemmEx)
 cublaslt              cuBLASLt, the first algorithm of its heuristic
 cublaslt-auto         cuBLASLt, the fastest of all algorithms that its heuristic lists
 cublaslt-all          cuBLASLt, the fastest that a search of its whole algorithm space finds; on request alone: up to 20 s a Workload
+native                our own C++, for applications that no library knows; on the CPU
 VENDOR-nn, VENDOR-nt  one of the four with the operands stored in that layout, whatever the Workload's
+flash, cudnn, cub ... experts of a problem of the suite `experts` (rivals/experts/)
 """
 
 from __future__ import annotations
@@ -53,9 +55,27 @@ def names_for(w: Workload, target: str, *, every: bool = False) -> tuple[str, ..
             names += ["cublaslt", "cublaslt-auto", *(["cublaslt-all"] if every else [])]
         if every and w.source:
             names += ["compile-reduce", *(s for s in SETTINGS if s != "tf32" or w.dtype == "fp32")]
+    if w.problem.startswith("expert:"):
+        from kernelwright.problems import problem_of
+        from kernelwright.problems.applications import Application
+
+        if isinstance(problem := problem_of(w), Application):
+            # loops that depend on values: nothing to capture, and seldom anything to compile
+            names = ["eager", *(["compile"] if problem.compiles else [])]
     if target == "fake":
-        names = ["eager"]
-    return tuple(names)
+        return ("eager",)
+    return (*names, *experts_for(w, target, every=every))
+
+
+def experts_for(w: Workload, target: str, *, every: bool = False) -> tuple[str, ...]:
+    """The experts among them that serve on a target, the foremost first; `every` one, also those that would be skipped there."""
+    if not w.problem.startswith("expert:"):
+        return ()
+    from kernelwright.rivals import experts, native
+
+    if native.source_of(w):
+        return ("native",) if every or target == "cpu" else ()
+    return tuple(r.name for r in experts.experts_of(w) if every or target.startswith("cuda") or not r.cuda_only)
 
 
 def asked(names: Iterable[str], w: Workload) -> tuple[str, ...]:
@@ -80,6 +100,14 @@ def load(name: str, w: Workload, sets: Sequence[Bound]) -> Loaded:
         from kernelwright.rivals import pytorch
 
         return pytorch.load(name, w, sets)
+    if name == "native":
+        from kernelwright.rivals import native
+
+        return native.load(w, sets)
+    if w.problem.startswith("expert:"):
+        from kernelwright.rivals import experts
+
+        return experts.load(name, w, sets)
     if name == "cublas":
         from kernelwright.rivals import cublas
 

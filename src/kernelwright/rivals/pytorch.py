@@ -49,7 +49,10 @@ def _caller(problem: Problem, w: Workload, inputs: Tensors) -> Callable[[], Any]
     """As its user would call it. A module is bound to its tensors here: looking them up in the call took 15 us on a CPU, which no answer
     that is compared with it pays."""
     bind = getattr(problem, "caller", None)
-    return bind(w, inputs) if bind is not None else lambda: problem.eager(w, inputs)
+    if bind is not None:
+        return bind(w, inputs)
+    function = problem.eager_function(w)
+    return lambda: function(inputs)
 
 
 def _set(name: str, problem: Problem, w: Workload, inputs: Tensors, outputs: Tensors) -> Run:
@@ -120,12 +123,12 @@ def _compiled(
 
         # tensors as positional arguments: guards on a dictionary would cost the rival microseconds that its users do not pay
         def function(*tensors: torch.Tensor) -> Tensors:
-            return problem.eager(w, dict(zip(names, tensors, strict=True)))
+            return eager(dict(zip(names, tensors, strict=True)))
 
         compiled.append(torch.compile(function, mode=mode, dynamic=False))
         compiled[0](*inputs[0].values())
 
-    names = tuple(inputs[0])
+    names, eager = tuple(inputs[0]), problem.eager_function(w)
 
     def run(i: Tensors, o: Tensors) -> Run:
         tensors = tuple(i.values())

@@ -48,7 +48,7 @@ class AnswerProcess(Contender):
     ):
         self.cold_launches, self._sets, self._prepare = len(sets), sets, prepare
         specs = problem_of(w).tensors(w)
-        state = set(getattr(problem_of(w), "state_names", ()))
+        state = set(problem_of(w).state_names)
         self._outputs = [s.name for s in specs if s.role == "out"]
         self._state = [s.name for s in specs if s.role == "in" and s.name in state]
         self._inputs = [s.name for s in specs if s.role == "in" and s.name not in state]

@@ -50,6 +50,9 @@ class Work:
     def state(self, index: int) -> None:
         """Makes ready for set `index`, outside the clock, before the set's inputs are there."""
 
+    def prepare(self, index: int) -> None:
+        """What a rival does with set `index` before its clock starts."""
+
     def launch(self, index: int) -> Any:
         """Runs once on set `index`: this is what is clocked."""
 
@@ -74,6 +77,10 @@ class Trusted(Work):
     def load(self) -> None:
         if self._setup is not None:
             self._setup()
+
+    def prepare(self, index: int) -> None:
+        if prepare := self._runs[index].prepare:
+            prepare()
 
     def launch(self, index: int) -> Any:
         return self._runs[index].call()
@@ -170,7 +177,7 @@ def serve(pipe: Connection, work: Work, enter: Callable[[], Sequence[str]]) -> N
     """
     receive, send, decode, encode = pipe.recv_bytes, pipe.send_bytes, json.loads, json.dumps
     clock, pause, usage, thread = time.perf_counter_ns, time.sleep, resource.getrusage, resource.RUSAGE_THREAD
-    launch, describe, store, collect = work.launch, work.describe, work.store, work.collect
+    prepare, launch, describe, store, collect = work.prepare, work.launch, work.describe, work.store, work.collect
     handles = [(module, name, getattr(module, name)) for module, names in _WATCHED.items() for name in names]
     while True:
         try:
@@ -186,6 +193,7 @@ def serve(pipe: Connection, work: Work, enter: Callable[[], Sequence[str]]) -> N
                     # scheduler's 3 ms (without this pause, four of five launches of 6 ms were cut in two)
                     pause(JUDGE_SECONDS)
                     for index in request["sets"]:
+                        prepare(index)
                         before = usage(thread).ru_nivcsw
                         t0 = clock()
                         result = launch(index)
@@ -203,6 +211,7 @@ def serve(pipe: Connection, work: Work, enter: Callable[[], Sequence[str]]) -> N
                 case "state":
                     work.state(request["set"])
                 case "store":
+                    prepare(request["set"])
                     store(request["set"], launch(request["set"]))
                 case "load":
                     answer["layers"] = list(enter())

@@ -5,7 +5,8 @@ outputs lie in memory that both share. A candidate's process is confined (`sandb
 its answer: it does nothing while inputs are drawn, while caches are made cold or warm, while a rival computes the same results, and while
 its outputs are read. Each launch of a sample has a set of buffers of its own, with inputs that the process has never run on. So every
 microsecond of processor time that it uses, by any of its threads, belongs to launches that it claims, and the judge holds its claims
-against that. Calls during which the system took the core away are dropped.
+against that. Calls during which the system took the core away are dropped, long ones (`LONG_US`) only
+if it took more than a little.
 
 What this does NOT protect against: claims below the truth by less than the factor `HELD` (a forged spread among launches: `SKEW`) and by
 less than `SLACK_US` divided among a sample's launches and `SLACK_LAUNCH_US`; where several threads are allowed, work handed from one
@@ -64,6 +65,8 @@ SLACK_US, SLACK_LAUNCH_US = 40.0, 3.0
 translations are gone. Seen: 51 us of honest work in a request of 16 launches, on a busy machine."""
 ANSWER_US = 40.0
 """Processor time of saying where outputs are, which an empty request does not do."""
+LONG_US, LEAST_SHARE = 20_000.0, 0.95
+"""A launch this long is seldom left alone: it counts as undisturbed if it had the core for this share of its time."""
 LARGEST_VIEW = 64 << 20
 """Bytes that a Python candidate's output may span beyond four times its own size."""
 
@@ -129,7 +132,8 @@ class CpuDevice(Device):
         # from
         # L1; 100 GB/s from memory for a core, 600 GB/s for a socket.
         clock = 5e9 * self.threads
-        flops = {"fp32": 64 * clock, "fp16": 128 * clock, "bf16": 2048 * clock, "vector": 64 * clock}
+        flops = {"fp32": 64 * clock, "tf32": 64 * clock, "vector": 64 * clock}
+        flops |= {"fp16": 128 * clock, "bf16": 2048 * clock, "int8": 4096 * clock}
         copy, product = _measured()
         return Peaks(
             flops=flops,
@@ -176,7 +180,7 @@ class CpuDevice(Device):
         else:
             for one in sets:
                 for tensor in one.tensors.values():
-                    tensor.sum()
+                    (tensor.view(torch.int8) if tensor.element_size() == 1 else tensor).sum()  # torch adds up no fp8
 
     def empty(self, mode: str, launches: int) -> _Seen:
         """What the judge's clocks show of a request for so many launches of nothing, in a timing mode: measured once, with a confined
@@ -233,6 +237,8 @@ class CpuContender(Contender):
         self._device, self._sets, self._work, self._trusted = device, sets, work, trusted
         self._bytes = sum(t.numel() * t.element_size() for one in sets for t in one.tensors.values())
         self._seen: dict[str, list[_Seen]] = {}
+        self._earlier: dict[str, torch.Tensor] = {}
+        """Inputs of `forward` that a Python candidate has met, for launches that do not count."""
         self._private = None if trusted else tempfile.TemporaryDirectory(prefix="kernelwright-", ignore_cleanup_errors=True)
         reap()
         ours, theirs = Pipe()
@@ -265,6 +271,8 @@ class CpuContender(Contender):
         else:
             self._make_ready(index)
             self._launch([index], RUN_SECONDS)
+            if isinstance(self._work, Answer) and not self._earlier:
+                self._earlier = {name: self._sets[index].tensors[name].clone() for name in self._work.hidden}
 
     def sample(self, mode: str, launches: int, fresh: Fresh | None = None) -> tuple[float, int]:
         return self._sample(mode, launches, held=True)
@@ -294,7 +302,8 @@ class CpuContender(Contender):
                 if not self._hold(mode):
                     return math.nan, launches
         timed = [list(zip(self._times(one, mode), one.switched, strict=True))[len(lead) :] for one in seen]
-        clean = [us for one in timed for us, switched in one if not switched]
+        whole_time = [one.claims[-1] > LONG_US and one.cpu >= LEAST_SHARE * sum(one.claims) for one in seen]
+        clean = [us for one, whole in zip(timed, whole_time, strict=True) for us, switched in one if whole or not switched]
         return (statistics.median(clean) if clean else math.nan), launches - len(clean)
 
     def _times(self, one: _Seen, mode: str) -> list[float]:
@@ -305,14 +314,15 @@ class CpuContender(Contender):
         return [max(one.claims[0], one.cpu - self._device.empty(mode, 1).cpu - ANSWER_US)]
 
     def _make_ready(self, index: int, *, warm: bool = False) -> None:
-        """A Python candidate's state for the set, and a launch that does not count, if `warm`. The inputs of `forward` are taken away
-        meanwhile: what runs now runs outside the clock."""
+        """A Python candidate's state for the set, and a launch that does not count, if `warm`. The inputs of `forward` are replaced by
+        earlier ones meanwhile: what runs now runs outside the clock."""
         if not (isinstance(self._work, Answer) and (self._work.stateful or warm)):
             return
         hidden = [self._sets[index].tensors[name] for name in self._work.hidden]
         kept = [t.clone() for t in hidden]
-        for t in hidden:
-            t.zero_()
+        for name, t in zip(self._work.hidden, hidden, strict=True):
+            # zeros would do for numbers, but not for the indices of a graph
+            t.copy_(self._earlier[name]) if self._earlier else t.zero_()
         if self._work.stateful:
             self._process.ask({"do": "state", "set": index}, RUN_SECONDS)
         if warm:

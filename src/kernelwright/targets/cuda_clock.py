@@ -72,7 +72,7 @@ class Clock:
             torch.sum(self._flush, dim=0, out=self._sink)
         else:
             for tensor in tensors:
-                tensor.sum()
+                (tensor.view(torch.int8) if tensor.element_size() == 1 else tensor).sum()  # torch adds up no fp8
         self.synchronize()
 
     def release_persisting(self) -> None:

@@ -1,4 +1,6 @@
-"""Python candidates: a KernelBench answer, a module that defines `ModelNew`. The side that runs in the candidate's own process.
+"""Python candidates: a module that defines `ModelNew`, as a KernelBench answer does. The side that runs in the candidate's own process.
+
+It is made with what `Problem.arguments` says, and called with the problem's inputs.
 
 Parameters and buffers of `ModelNew` are loaded by name from the problem's, as a state dict, before every launch and outside the clock:
 inputs and weights of a launch are fresh. An answer that prepares its weights (transposes, packs) does so in a hook of `load_state_dict`.
@@ -19,7 +21,6 @@ from typing import Any
 import torch
 
 from kernelwright.problems import problem_of
-from kernelwright.problems.kernelbench import KernelBench
 from kernelwright.problems.problem import TORCH_DTYPES
 from kernelwright.records import Outcome, Workload
 from kernelwright.targets.cpu_child import Work
@@ -41,9 +42,7 @@ class Answer(Work):
 
     def __init__(self, source: str, w: Workload, sets: Sequence[Bound]):
         problem = problem_of(w)
-        if not isinstance(problem, KernelBench):
-            raise CandidateFault(Outcome.REFUSED, f"a Python candidate answers a KernelBench file; {w.name} is none")
-        self._source, self._init_inputs, self._dtype = source, problem.init_inputs, TORCH_DTYPES[w.dtype]
+        self._source, self._init_inputs, self._dtype = source, problem.arguments(w), TORCH_DTYPES[w.dtype]
         specs = problem.tensors(w)
         self.outputs = tuple(s.name for s in specs if s.role == "out")
         self._wanted = [(s.name, tuple(s.shape), sets[0].tensors[s.name].dtype) for s in specs if s.role == "out"]
@@ -84,7 +83,7 @@ class Answer(Work):
 
     def _cast(self, model: torch.nn.Module) -> torch.nn.Module:
         """Of half types: what it made in fp32 is in the Workload's type, as KernelBench casts an answer."""
-        return model if self._dtype is torch.float32 else model.to(self._dtype)
+        return model.to(self._dtype) if self._dtype in (torch.float16, torch.bfloat16) else model
 
     def state(self, index: int) -> None:
         self._model.load_state_dict(self._states[index])

@@ -38,7 +38,7 @@ def ceilings(gpu: Gpu, *, sm_mhz: float = 0.0, memory_mhz: float = 0.0, bus_bits
     # two transfers a clock: HBM3e at 3201 MHz on 6144 bits gives the 4.9 TB/s of an H200
     bandwidth = 2 * max(gpu.memory_mhz, memory_mhz) * 1e6 * max(gpu.bus_bits, bus_bits) / 8
     return Peaks(
-        flops={"fp16": tensor, "bf16": tensor, "fp32": vector, "vector": vector},
+        flops={"fp8": 2 * tensor, "int8": 2 * tensor, "fp16": tensor, "bf16": tensor, "tf32": tensor / 2, "fp32": vector, "vector": vector},
         bandwidth_cold=bandwidth,
         bandwidth_warm=WARM_FACTOR * bandwidth,
     )

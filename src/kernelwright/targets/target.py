@@ -114,7 +114,7 @@ class Run:
     store: Callable[[Any], None]
     """Copies what `call` returned into the set's outputs; does nothing for a rival that writes in place."""
     prepare: Callable[[], Any] | None = None
-    """Enqueued before each sample, outside the clock: storing the inputs in another layout, say. CUDA only."""
+    """Before each sample (on a CPU, each launch), outside the clock: storing the inputs in another layout, say."""
 
 
 class Device(ABC):
