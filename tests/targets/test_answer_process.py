@@ -98,7 +98,7 @@ def test_results_come_back_from_runs_and_from_timed_launches(judged, device):
     for mode in ("device-cold", "device-warm", "host-server"):
         one.fill()
         us, dropped = one.contender.sample(mode, 3)
-        assert us > 0 or dropped == 3
+        assert us >= 0 or dropped == 3  # 0: an empty request took as long, beside other load
         assert all(one.right(i) for i in range(3)), "the outputs of the timed launches themselves"
     assert one.prepared[made:] == ["device-cold", "device-warm", *["host-server"] * 3]
     if "seccomp" in sandbox.probe():
@@ -122,7 +122,7 @@ def test_launches_that_share_one_output_are_made_one_at_a_time(judged):
     one = judged(OWN_OUTPUT)
     one.fill()
     us, dropped = one.contender.sample("device-warm", 3)
-    assert us > 0 or dropped == 3
+    assert us >= 0 or dropped == 3  # 0: an empty request took as long, beside other load
     assert all(one.right(i) for i in range(3))
 
 
