@@ -34,7 +34,7 @@ from kernelwright.loop import headline_mode
 from kernelwright.problems import problem_of
 from kernelwright.problems.experts import EXPERTS, Expert
 from kernelwright.problems.suites import suite
-from kernelwright.records import Trial, Workload
+from kernelwright.records import Environment, Trial, Workload
 from kernelwright.rivals.experts import RIVALS
 from kernelwright.targets import usable
 
@@ -83,6 +83,12 @@ def main() -> None:
             if time.monotonic() > end:
                 print(f"time is up: {len(left) - index + 1} workloads left, from {w.name}; the same command goes on", flush=True)
                 break
+            problem = problem_of(w)
+            assert isinstance(problem, Expert)
+            if why := problem.unfit(w, target.facts().sm, memory(environment)):
+                add(args.out / "failed.jsonl", json.dumps({"workload": w.name, "why": why}))
+                print(f"[{index}/{len(left)}] skipped: {why}", flush=True)
+                continue
             started = time.monotonic()
             contenders = ("eager", *(["compile"] if args.compile else []), *rivals.experts_for(w, target.name))
             job = Job(workload=w, rivals=contenders, rungs=SCREEN_RUNGS, modes=modes, max_rounds=args.rounds, seconds=args.seconds)
@@ -99,6 +105,12 @@ def main() -> None:
                 publish()
         publish()
         write_trials(args.out, trials(args.out))
+
+
+def memory(environment: Environment) -> float:
+    """Bytes of the device."""
+    found = environment.facts.get("memory GB")
+    return 1e9 * float(found) if found is not None else float(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
 
 
 def first_ones_first(workloads: tuple[Workload, ...]) -> list[Workload]:

@@ -336,11 +336,23 @@ class Expert(Problem):
                     found[axis] = size
         return w.replace(axes=found)
 
+    def unfit(self, w: Workload, sm: int, memory: float) -> str | None:
+        """Why a device cannot judge it, as a sentence; None if it can. `sm`: capability, 90 for 9.0, 0 on a CPU; `memory`: bytes."""
+        if 0 < sm < self.least_sm:
+            return f"{self.name} needs compute capability {_architecture(self.least_sm)}, and this GPU has {_architecture(sm)}"
+        if (needed := self.memory(w)) > memory:
+            return f"verifying {w.name} takes about {needed / 2**30:.1f} GiB, and there are {memory / 2**30:.1f} GiB"
+        return None
+
     def memory(self, w: Workload) -> float:
         """Bytes of a device that verifying every element takes, about: the tensors, three float64 copies of each for the reference and its
         scale, and six of the largest intermediate result, which are alive together under Monte Carlo arithmetic."""
         specs = self.tensors(w)
         return float(sum(s.numel * (DTYPES[s.dtype] + 24) for s in specs) + 48 * self.largest_step(self.sizes(w)))
+
+
+def _architecture(sm: int) -> str:
+    return f"{sm // 10}.{sm % 10}"
 
 
 def complexes(x: torch.Tensor) -> torch.Tensor:
