@@ -200,11 +200,11 @@ def _turn(spot: _Spot, e: Entrant, samples: list[float], mode: str, peaks: Peaks
     spot.renew()
     value, dropped = e.contender.sample(mode, e.launches, spot)
     e.dropped += dropped
+    score = None
     if checked:
         if not e.contender.in_place:
             e.contender.run(spot.secret)
         score = spot.check(e.contender, mode).score
-        e.scores += [score] if score is not None else []
     if alone and not first:
         spot.check_alone(e.contender, sets)
     if math.isnan(value):
@@ -218,6 +218,8 @@ def _turn(spot: _Spot, e: Entrant, samples: list[float], mode: str, peaks: Peaks
             Outcome.CHEAT, f"{value:.3g} us in mode {mode} is below the physical limit of {floor:.3g} us for this Workload"
         )
     samples.append(value)
+    if score is not None:
+        e.scores.append(score)  # within the time, as far as is known
 
 
 def _ratios(e: Entrant | list[float], rival: Entrant | list[float]) -> np.ndarray:

@@ -5,8 +5,7 @@ outputs lie in memory that both share. A candidate's process is confined (`sandb
 its answer: it does nothing while inputs are drawn, while caches are made cold or warm, while a rival computes the same results, and while
 its outputs are read. Each launch of a sample has a set of buffers of its own, with inputs that the process has never run on. So every
 microsecond of processor time that it uses, by any of its threads, belongs to launches that it claims, and the judge holds its claims
-against that. Calls during which the system took the core away are dropped, long ones (`LONG_US`) only
-if it took more than a little.
+against that. Calls during which the system took the core away are dropped, long ones (`LONG_US`) only if it took more than a little.
 
 What this does NOT protect against: claims below the truth by less than the factor `HELD` (a forged spread among launches: `SKEW`) and by
 less than `SLACK_US` divided among a sample's launches and `SLACK_LAUNCH_US`; where several threads are allowed, work handed from one
