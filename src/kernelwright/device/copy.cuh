@@ -122,6 +122,20 @@ __device__ __forceinline__ unsigned load_shared_4(unsigned from) {
     return v;
 }
 
+__device__ __forceinline__ uint2 load_shared_8(unsigned from) {
+    uint2 v;
+    asm volatile("ld.shared.v2.u32 {%0, %1}, [%2];" : "=r"(v.x), "=r"(v.y) : "r"(from) : "memory");
+    return v;
+}
+
+/// 16 bits, zero-extended, at an offset that costs no addition.
+template <int Offset>
+__device__ __forceinline__ unsigned load_shared_2_at(unsigned from) {
+    unsigned v;
+    asm volatile("ld.shared.u16 %0, [%1 + %2];" : "=r"(v) : "r"(from), "n"(Offset));
+    return v;
+}
+
 __device__ __forceinline__ unsigned short load_shared_2(unsigned from) {
     unsigned short v;
     asm volatile("ld.shared.u16 %0, [%1];" : "=h"(v) : "r"(from) : "memory");

@@ -18,6 +18,7 @@ _CLASSES = {
     "gemm_sm90_ring": ("cuda", "kernelwright.families.gemm_sm90.family:Ring"),
     "gemm_sm90_tiny": ("cuda", "kernelwright.families.gemm_sm90.family:Tiny"),
     "gemm_sm90_whole_k": ("cuda", "kernelwright.families.gemm_sm90.family:WholeK"),
+    "spmm_quad": ("cuda", "kernelwright.families.spmm_quad.family:Streams"),
     "scripted": ("fake", "kernelwright.families.scripted:Scripted"),
 }
 """Name to the kind of target and the class; a Family for another kind of target is not even imported."""

@@ -50,13 +50,15 @@ def header(prefix_bits: int) -> int:
     return WEIGHTS // 8 + WORDS * prefix_bits // 8
 
 
-def pack(weight: Tensor, order: str = "tile") -> tuple[dict[str, Tensor], dict[str, int]]:
-    """(rows, columns), contiguous, 16-bit elements -> parts, facts (prefix_bits, expected, order, largest: the largest record in bytes)."""
+def pack(weight: Tensor, order: str = "tile", expected: int | None = None) -> tuple[dict[str, Tensor], dict[str, int]]:
+    """(rows, columns), contiguous, 16-bit elements -> parts, facts (prefix_bits, expected, order, largest: the largest record in bytes).
+    `expected` is the matrix's own mean unless it is given."""
     if order not in ORDERS:
         raise ValueError(f"no order {order!r} of quad-bitmap; choose one of {', '.join(ORDERS)}")
     rows, columns = weight.shape
     words = up(rows, ROWS) * up(columns, COLUMNS) // 32
-    expected = round(int(torch.count_nonzero(raw(weight))) / words)
+    if expected is None:
+        expected = round(int(torch.count_nonzero(raw(weight))) / words)
     for prefix_bits in (8, 16):
         layout = {"prefix_bits": prefix_bits, "expected": expected, "order": ORDERS.index(order)}
         strips = max(1, CHUNK // up(columns, COLUMNS) // ROWS)

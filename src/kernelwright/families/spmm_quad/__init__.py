@@ -1,0 +1,5 @@
+"""Products with weights in quad-bitmap records: see family.py."""
+
+from kernelwright.families.spmm_quad.family import Streams
+
+__all__ = ["Streams"]

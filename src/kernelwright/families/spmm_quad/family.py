@@ -1,0 +1,77 @@
+"""The Families of spmm_quad: products with half-empty weights kept in quad-bitmap records, one Family for each scheme of the folder."""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+from pathlib import Path
+from types import ModuleType
+
+from kernelwright.families.family import Config, DeviceFacts, Family, Space
+from kernelwright.families.spmm_quad import streams
+from kernelwright.problems.spmm import weights
+from kernelwright.records import Candidate, Workload
+
+_FOLDER = Path(__file__).parent
+_CONFIG = re.compile(r"// config: begin.*?// config: end\n", re.DOTALL)
+_INCLUDE = re.compile(r'#include "(\w+\.cuh)"\n')
+
+
+class Scheme(Family):
+    """fp16 and bf16, sums in fp32. `scheme` is the Python module beside the kernel of the same name."""
+
+    scheme: ModuleType
+    oldest = 90
+    """Compute capability that it needs."""
+
+    def refuses(self, w: Workload, device: DeviceFacts) -> str | None:
+        if w.problem != "spmm" or weights(w).layout != "quad":
+            return "it multiplies with weights in quad-bitmap records (problem `spmm`, layout quad)"
+        if device.sm < self.oldest:
+            return f"it needs sm_{self.oldest}"
+        if w.dtype not in ("fp16", "bf16"):
+            return f"it multiplies fp16 and bf16, not {w.dtype}"
+        return self.scheme.refuses(w)
+
+    def space(self, w: Workload, device: DeviceFacts) -> Space:
+        return self.scheme.SPACE
+
+    def illegal(self, config: Config, w: Workload, device: DeviceFacts) -> str | None:
+        values = self.space(w, device)
+        if missing := sorted(set(values) - set(config)):
+            return f"it lacks {', '.join(missing)}"
+        for key, value in config.items():
+            if key not in values:
+                return f"{key} is not a choice here"
+            if value not in values[key]:
+                return f"{key} = {value} is not among {', '.join(map(str, values[key]))}"
+        return self.scheme.illegal(config, w, device)
+
+    def seeds(self, w: Workload, device: DeviceFacts) -> tuple[Config, ...]:
+        return tuple(self.scheme.seeds(w, device))
+
+    def render(self, config: Config, w: Workload, device: DeviceFacts) -> Candidate:
+        lines = "".join(f"    {line}\n" for line in self.scheme.struct(config, w, device))
+        text = _text(f"{self.scheme.__name__.rpartition('.')[2]}.cuh")
+        source = _CONFIG.sub(lambda _: f"struct Config {{\n{lines}}};\n", text, count=1)
+        return Candidate(kind="cuda", source=source, plan=self.scheme.plan(config, w, device), origin=self.origin(config))
+
+
+class Streams(Scheme):
+    name = "spmm_quad"
+    scheme = streams
+    oldest = 80
+
+
+@cache
+def _text(name: str) -> str:
+    """A kernel file with the folder's own headers in place of their includes, each once."""
+    seen: set[str] = set()
+
+    def paste(match: re.Match[str]) -> str:
+        if match[1] in seen:
+            return ""
+        seen.add(match[1])
+        return _INCLUDE.sub(paste, (_FOLDER / match[1]).read_text("utf-8").replace("#pragma once\n", ""))
+
+    return _INCLUDE.sub(paste, (_FOLDER / name).read_text("utf-8"))

@@ -1,0 +1,262 @@
+// Y = X W^T for few rows of X, W in quad-bitmap records: every warp decodes a stream of records of its own into mma.sync.
+//
+// A cluster owns a run of strips (16 rows of W), its blocks split K between them. A block keeps its part of X in shared memory, swizzled;
+// its strips' records are one list, strip by strip, which its warps share evenly, so that any number of rows fills all warps. A warp reads
+// its part of the list through a ring of bulk copies: no barrier of the block stands between them. Where its part ends inside a strip, the
+// sums so far go to a place of their own; at the end all parts of a strip are added, first those of a block in the order of warps, then
+// those of the cluster in the order of blocks: the same bits every time, without workspace or second kernel.
+//
+// Before sm_90 (Config::bulk is false) lanes copy 16 bytes each by cp.async, and a cluster is one block.
+#include "decode.cuh"
+#include "finish.cuh"
+#include "kernelwright/barrier.cuh"
+#include "kernelwright/copy.cuh"
+#include "kernelwright/layout.cuh"
+#include "kernelwright/mma.cuh"
+#include "kernelwright/pdl.cuh"
+#include "kernelwright/tma.cuh"
+
+// config: begin
+struct Config {
+    using Element = kw::f16;
+    static constexpr int expected = 16;  // values in a word of 32 weights
+    static constexpr int tiles = 1;      // of 8 rows of X
+    static constexpr int warps = 16, ring_bytes = 8064, cluster = 2;
+    static constexpr bool bulk = true, x_vectors = true;
+    static constexpr bool bias = false, silu_mul = false, residual = false;
+};
+// config: end
+
+using Element = Config::Element;
+constexpr int most_slots = Config::bulk ? 8 : 4;  // of a ring; cp.async waits for a constant number of groups
+
+/// Where the parts of a block's shared memory begin, and how much of the matrix is its own.
+struct Layout {
+    int strip0, strips, record0, records, per_strip;
+    unsigned barriers, sums, slab, ring;
+
+    __device__ __forceinline__ Layout(unsigned shared, int N, int M, int K, int cluster, int clusters, int part) {
+        const int all = kw::ceil_div(M, record_rows), most_strips = kw::ceil_div(all, clusters);
+        per_strip = kw::ceil_div(K, record_columns);
+        strip0 = (int)((long long)all * cluster / clusters), strips = (int)((long long)all * (cluster + 1) / clusters) - strip0;
+        record0 = (int)((long long)per_strip * part / Config::cluster);
+        records = (int)((long long)per_strip * (part + 1) / Config::cluster) - record0;
+        barriers = shared;
+        sums = barriers + Config::warps * most_slots * 8;
+        slab = sums + kw::ceil_div((Config::warps + most_strips) * N * 64, 128) * 128;
+        ring = slab + kw::ceil_div(per_strip, Config::cluster) * 2 * N * 128;
+    }
+};
+
+/// The block's part of X: for each 64 columns its N rows of 128 bytes, 16-byte pieces swizzled so that ldmatrix meets no bank twice.
+__device__ __forceinline__ void load_x(const Element* x, int ld_x, int N, int K, const Layout& at) {
+    const int pieces = at.records * 16;
+    for (int i = threadIdx.x; i < pieces * N; i += Config::warps * 32) {
+        const int n = i / pieces, piece = i % pieces, column = (at.record0 * 16 + piece) * 8;
+        const unsigned to = at.slab + (piece / 8 * N + n) * 128 + ((piece % 8 ^ n & 7) << 4);
+        const Element* from = x + (long long)n * ld_x + column;
+        if constexpr (Config::x_vectors) {
+            kw::cp_async_or_zero<16>(to, column < K ? from : x, column < K);
+        } else {
+            unsigned words[4];
+#pragma unroll
+            for (int j = 0; j < 4; j++)
+                words[j] = kw::load_global_2_or_zero(from + 2 * j, column + 2 * j < K) |
+                           kw::load_global_2_or_zero(from + 2 * j + 1, column + 2 * j + 1 < K) << 16;
+            kw::store_shared_16(to, make_uint4(words[0], words[1], words[2], words[3]));
+        }
+    }
+    kw::cp_async_commit();
+}
+
+/// A warp's ring: which records it reads, and how they come.
+struct Stream {
+    struct Place {
+        int first;  // in units of 16 bytes
+        unsigned bytes;
+    };
+    const unsigned char* records;
+    const int* offsets;
+    const Layout& at;
+    int begin, count;      // of the block's list
+    int slots, slot_bytes;
+    unsigned ring, barriers;
+    Place here, next;      // a lane has one record of the current 32, and one of the 32 after
+
+    __device__ __forceinline__ Place place(int k) const {
+        Place p = {0, 0};
+        if (k < count) {
+            const int item = begin + k, strip = item / at.records;
+            const int* offset = offsets + (long long)(at.strip0 + strip) * at.per_strip + at.record0 + item - strip * at.records;
+            p.first = kw::load_global_4_or_zero(offset, true);
+            p.bytes = (kw::load_global_4_or_zero(offset + 1, true) - p.first) << 4;
+        }
+        return p;
+    }
+
+    /// Begins to copy record k into a slot, if the stream has so many. By the whole warp, in the order of k.
+    __device__ __forceinline__ void start(int k, int slot) {
+        const int lane = threadIdx.x % 32;
+        const unsigned to = ring + slot * slot_bytes;
+        if constexpr (Config::bulk) {
+            if (lane == k % 32 && k < count) {
+                kw::barrier_expect(barriers + slot * 8, here.bytes);
+                kw::bulk_load(to, records + ((long long)here.first << 4), here.bytes, barriers + slot * 8, kw::Evict::first);
+            }
+        } else {
+            const int first = __shfl_sync(~0u, here.first, k % 32);
+            const unsigned bytes = __shfl_sync(~0u, here.bytes, k % 32);
+            const unsigned char* from = records + ((long long)first << 4);
+            for (unsigned i = lane * 16; i < bytes; i += 512) kw::cp_async<16>(to + i, from + i);
+            kw::cp_async_commit();
+        }
+        if (k % 32 == 31) here = next, next = place(k + 33 + lane);
+    }
+
+    __device__ __forceinline__ void wait(int slot, unsigned parity) const {
+        if constexpr (Config::bulk) {
+            kw::barrier_wait(barriers + slot * 8, parity);
+        } else {
+            if (slots == 1)
+                kw::cp_async_wait<0>();
+            else if (slots == 2)
+                kw::cp_async_wait<1>();
+            else if (slots == 3)
+                kw::cp_async_wait<2>();
+            else
+                kw::cp_async_wait<3>();
+            __syncwarp();
+        }
+    }
+};
+
+template <bool Wide>
+__device__ __forceinline__ void multiply_stream(Stream& stream, const Layout& at, int N) {
+    constexpr int tiles = Config::tiles;
+    const int lane = threadIdx.x % 32, warp = kw::warp_index();
+    const Record<Config::expected, Wide> reader;
+    // ldmatrix: lanes 8 i to 8 i + 7 give the rows of piece i of 32 columns. Rows that X lacks repeat its last: nobody reads their sums.
+    unsigned x_at[tiles], x_piece[tiles];
+#pragma unroll
+    for (int i = 0; i < tiles; i++) {
+        const int row = min(i * 8 + lane % 8, N - 1);
+        x_at[i] = at.slab + row * 128, x_piece[i] = (lane / 8 ^ row & 7) << 4;
+    }
+    if (stream.count == 0) return;
+    float sums[tiles][4] = {};
+    int strip = stream.begin / at.records, record = stream.begin % at.records, slot = 0;
+    unsigned parity = 0;
+#pragma unroll 1
+    for (int k = 0; k < stream.count; k++) {
+        stream.wait(slot, parity);
+        const unsigned from = stream.ring + slot * stream.slot_bytes;
+        const unsigned x_record = record * 256 * N;
+        auto half = [&]<int Chunk, int Half>() {
+            unsigned a[2][4], b[tiles][4];
+#pragma unroll
+            for (int i = 0; i < tiles; i++) kw::ldmatrix_x4(b[i], x_record + Chunk * 128 * N + x_at[i] + (x_piece[i] ^ Half * 64));
+            reader.template fragments<Chunk, Half>(from, a);
+#pragma unroll
+            for (int step = 0; step < 2; step++)
+#pragma unroll
+                for (int i = 0; i < tiles; i++) {
+                    const unsigned pair[2] = {b[i][2 * step], b[i][2 * step + 1]};
+                    if constexpr (kw::is_bf16<Element>)
+                        kw::mma_bf16_f32(sums[i], a[step], pair);
+                    else
+                        kw::mma_f16_f32(sums[i], a[step], pair);
+                }
+        };
+        half.template operator()<0, 0>();
+        half.template operator()<0, 1>();
+        half.template operator()<1, 0>();
+        half.template operator()<1, 1>();
+        __syncwarp();
+        stream.start(k + stream.slots, slot);
+        if (++slot == stream.slots) slot = 0, parity ^= 1;
+        if (++record == at.records || k == stream.count - 1) {
+            const unsigned to = at.sums + (warp + strip) * N * 64;  // warp + strip grows from part to part: no two share a place
+#pragma unroll
+            for (int i = 0; i < tiles; i++)
+#pragma unroll
+                for (int e = 0; e < 4; e++) {
+                    const int row = lane / 4 + e / 2 * 8, n = i * 8 + lane % 4 * 2 + e % 2;
+                    if (n < N) kw::store_shared_4(to + (n * 16 + row) * 4, __float_as_uint(sums[i][e]));
+                    sums[i][e] = 0.f;
+                }
+            record = 0, strip++;
+        }
+    }
+}
+
+extern "C" __global__ void __launch_bounds__(Config::warps * 32, 1)
+    spmm(const Element* x, const unsigned char* records, const int* offsets, const int* facts, const Element* bias,
+         const Element* factor, const Element* addend, Element* y, int N, int M, int K, int ld_x, int ld_factor, int ld_addend,
+         int ld_y) {
+    extern __shared__ __align__(128) unsigned char shared[];
+    const int lane = threadIdx.x % 32, warp = kw::warp_index();
+    const int clusters = gridDim.x / Config::cluster, part = blockIdx.x % Config::cluster;
+    const Layout at(kw::shared_address(shared), N, M, K, blockIdx.x / Config::cluster, clusters, part);
+    kw::launch_dependents();
+    kw::grid_dependency_wait();
+
+    const int items = at.strips * at.records, busy = max(1, min(Config::warps, items));
+    Stream stream = {records, offsets, at};
+    stream.begin = warp < busy ? (int)((long long)items * warp / busy) : 0;
+    stream.count = warp < busy ? (int)((long long)items * (warp + 1) / busy) - stream.begin : 0;
+    stream.here = stream.place(lane), stream.next = stream.place(32 + lane);
+    const bool wide = kw::load_global_4_or_zero(facts, true) == 16;
+    stream.slot_bytes = kw::ceil_div(kw::load_global_4_or_zero(facts + 1, true), 128) * 128;
+    stream.slots = min(most_slots, Config::ring_bytes / stream.slot_bytes);  // at least 1: the plan has room for a record without zeros
+    stream.ring = at.ring + warp * Config::ring_bytes, stream.barriers = at.barriers + warp * most_slots * 8;
+    if constexpr (Config::bulk) {
+        if (lane < stream.slots) kw::barrier_init(stream.barriers + lane * 8, 1);
+        kw::fence_barrier_init();
+        __syncwarp();
+    }
+    for (int k = 0; k < stream.slots; k++) stream.start(k, k);
+    load_x(x, ld_x, N, K, at);
+    kw::cp_async_wait<0>();
+    __syncthreads();
+
+    if (wide)
+        multiply_stream<true>(stream, at, N);
+    else
+        multiply_stream<false>(stream, at, N);
+    __syncthreads();
+
+    // the sums of a strip lie at warp + strip, for the warps from the one that has its first record to the one that has its last
+    const Finish<Config> finish = {bias, factor, addend, y, ld_factor, ld_addend, ld_y};
+    const int each = N * 16, total = at.strips * each;
+    const auto out = [&](int i, float value) {
+        const int strip = i / each, m = (at.strip0 + strip) * 16 + i % 16;
+        if (m < M) finish.store(value, i % each / 16, m);
+    };
+    for (int i = threadIdx.x; i < total; i += Config::warps * 32) {
+        const int strip = i / each;
+        float value = 0.f;
+        if (items) {
+            const int first = (int)(((long long)(strip * at.records + 1) * busy - 1) / items);
+            const int last = (int)(((long long)(strip + 1) * at.records * busy - 1) / items);
+            for (int w = first; w <= last; w++)
+                value += __uint_as_float(kw::load_shared_4(at.sums + ((w + strip) * each + i % each) * 4));
+        }
+        if constexpr (Config::cluster == 1)
+            out(i, value);
+        else
+            kw::store_shared_4(at.slab + i * 4, __float_as_uint(value));  // X and the rings are done with
+    }
+    if constexpr (Config::cluster > 1) {
+        kw::cluster_arrive();
+        kw::cluster_wait();
+        for (int i = part * Config::warps * 32 + threadIdx.x; i < total; i += Config::cluster * Config::warps * 32) {
+            float value = 0.f;
+#pragma unroll
+            for (int rank = 0; rank < Config::cluster; rank++)
+                value += kw::load_cluster_float(kw::cluster_address(at.slab + i * 4, rank));
+            out(i, value);
+        }
+        kw::cluster_arrive();  // nobody leaves while its sums are read
+        kw::cluster_wait();
+    }
+}

@@ -1,0 +1,232 @@
+"""`spmm`: a linear layer whose weight was pruned without structure and is kept compressed, Y = X W^T, in fp16 or bf16.
+
+X is N x K, W M x K, Y N x M. A Workload's layout says how W is kept and how many of it are zeros: `quad-50` is the layout quad-bitmap of
+`kernelwright.sparse`, half of the weights zeros. Beside the layout's parts the inputs hold W dense as `w`, which is what the dense rivals
+multiply with. `facts` are the layout's numbers that a kernel must know and that depend on the mask.
+
+The epilogue is any of `bias`, `silu-mul`, `residual` joined by + in this order:
+y = x W^T + bias (M);  y = silu(y) * factor (N x M);  y = y + addend (N x M).
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import dataclass
+from functools import lru_cache
+
+import torch
+import torch.nn.functional as F
+
+from kernelwright.problems.draws import normal, place, uniform
+from kernelwright.problems.gemm import EXACT_LIMIT
+from kernelwright.problems.problem import TORCH_DTYPES, UNIT_ROUNDOFF, Case, Cost, Problem, Tensors, TensorSpec
+from kernelwright.records import DTYPES, Workload
+
+EPILOGUES = ("bias", "silu-mul", "residual")
+LAYOUTS = ("quad",)
+LEAST_ZEROS, MOST_ZEROS = 30, 95
+"""Percent. Below 30 `kernelwright.sparse` refuses to compress."""
+_MOST = 2
+"""Largest absolute value among the exact cases' integers."""
+
+
+@dataclass(frozen=True)
+class Weights:
+    """What a Workload's layout says."""
+
+    layout: str
+    zeros: int
+    """Percent."""
+
+    @property
+    def expected(self) -> int:
+        """Of quad-bitmap: values in a word of 32 weights."""
+        return round(32 * (100 - self.zeros) / 100)
+
+
+@lru_cache(maxsize=256)
+def parse(layout: str) -> Weights:
+    """Raises ValueError with one sentence that says what to write."""
+    match = re.fullmatch(r"(\w+)-(\d{1,2})", layout, re.ASCII)
+    if match is None or match[1] not in LAYOUTS or not LEAST_ZEROS <= int(match[2]) <= MOST_ZEROS:
+        raise ValueError(
+            f"{layout!r} is no layout of a pruned weight; write {' or '.join(LAYOUTS)}, a dash and the percentage of zeros "
+            f"({LEAST_ZEROS} to {MOST_ZEROS}), as in {LAYOUTS[0]}-50"
+        )
+    return Weights(match[1], int(match[2]))
+
+
+def weights(w: Workload) -> Weights:
+    return parse(w.layout)
+
+
+def parse_epilogue(text: str) -> str:
+    """The text itself. Raises ValueError with one sentence that says what to write."""
+    steps = text.split("+") if text else []
+    if [step for step in EPILOGUES if step in steps] != steps:
+        raise ValueError(f"{text!r} is no epilogue of spmm; join {', '.join(EPILOGUES)} by +, in this order, each at most once")
+    return text
+
+
+class Spmm(Problem):
+    name = "spmm"
+    axes = ("N", "M", "K")
+
+    def tensors(self, w: Workload) -> tuple[TensorSpec, ...]:
+        n, m, k = (w.axes[x] for x in self.axes)
+        count = -(-m // 16) * -(-k // 128)
+        # what masks of this density need at most: headers with 16-bit prefixes, and values to six standard deviations
+        kept = min(m * k, math.ceil(m * k * (1 - weights(w).zeros / 100) + 6 * math.sqrt(m * k) + 8))
+        steps = w.epilogue.split("+")
+        return (
+            TensorSpec("x", (n, k), w.dtype, "in"),
+            TensorSpec("w", (m, k), w.dtype, "in"),
+            TensorSpec("records", (count * (384 + 16) // 4 + -(-kept // 2),), "int32", "in"),
+            TensorSpec("offsets", (count + 1,), "int32", "in"),
+            TensorSpec("facts", (2,), "int32", "in"),
+            *([TensorSpec("bias", (m,), w.dtype, "in")] if "bias" in steps else []),
+            *([TensorSpec("factor", (n, m), w.dtype, "in")] if "silu-mul" in steps else []),
+            *([TensorSpec("addend", (n, m), w.dtype, "in")] if "residual" in steps else []),
+            TensorSpec("y", (n, m), w.dtype, "out"),
+        )
+
+    def cases(self, w: Workload) -> tuple[Case, ...]:
+        """Masks: by itself each weight, so many in every row, a band (dense and empty records, which need 16-bit prefixes), empty rows."""
+        exact = ("integer", "rows", "banded", "empty-rows") if "silu-mul" not in w.epilogue else ()
+        others = (("normal", "normal"), ("wide", "normal"), ("cancel", "adversarial"), ("nan", "adversarial"), ("inf", "adversarial"))
+        return (
+            *(Case(name, "exact") for name in exact),
+            *(Case(name, rung) for name, rung in others),
+            Case("denormal", "adversarial"),
+            Case("band", "adversarial"),
+        )
+
+    def generate(self, w: Workload, case: Case, rng: torch.Generator, device: torch.device | str) -> Tensors:
+        from kernelwright.sparse import quad_bitmap  # which needs no extra, but would be imported with every problem
+
+        dtype = TORCH_DTYPES[w.dtype]
+        specs = {spec.name: spec for spec in self.tensors(w)}
+        inputs = {name: self._draw(w, case, s.shape, rng, device) for name, s in specs.items() if s.role == "in" and s.dtype == w.dtype}
+        x, dense = inputs["x"], inputs["w"]
+        k = w.axes["K"]
+        if case.rung == "exact":  # the mask alone says what is zero
+            dense.masked_fill_(dense == 0, 1)
+        if case.rung == "exact" and k > (limit := self._largest_sum(w) // _MOST**2):
+            x.index_fill_(1, torch.randperm(k, generator=rng, device=device)[limit:], 0)
+        if case.name == "normal" and k:
+            dense *= 2.0 ** -round(math.log2(k) / 2)
+        kind = {"integer": "random", "banded": "banded", "band": "banded", "empty-rows": "empty-rows"}.get(case.name, "rows")
+        dense.masked_fill_(~_kept(kind, dense.shape, weights(w).zeros, rng, device), 0)
+        if case.name == "cancel" and k >= 2:
+            half = k // 2
+            x[:, half : 2 * half] = -x[:, :half]
+            dense[:, half : 2 * half] = dense[:, :half]
+        elif case.name in ("nan", "inf"):
+            for name in ("x", "w"):
+                place(inputs[name], math.nan if case.name == "nan" else math.inf, rng)
+        if dense.numel():
+            parts, facts = quad_bitmap.pack(dense.to(dtype), expected=weights(w).expected)
+        else:
+            parts = {"records": torch.empty(0, dtype=torch.uint8), "offsets": torch.zeros(1, dtype=torch.int32)}
+            facts = {"prefix_bits": 8, "largest": 16}
+        records = torch.zeros(specs["records"].shape, dtype=torch.int32, device=device)
+        packed = parts["records"].view(torch.int32)
+        records[: packed.shape[0]] = packed
+        numbers = torch.tensor([facts["prefix_bits"], facts["largest"]], dtype=torch.int32, device=device)
+        return inputs | {"records": records, "offsets": parts["offsets"].to(device), "facts": numbers}
+
+    def _draw(self, w: Workload, case: Case, shape: tuple[int, ...], rng: torch.Generator, device: torch.device | str) -> torch.Tensor:
+        dtype = TORCH_DTYPES[w.dtype]
+        if case.rung == "exact":
+            return torch.randint(-_MOST, _MOST + 1, shape, generator=rng, device=device).to(dtype)
+        if case.name in ("normal", "band", "cancel", "nan", "inf"):
+            return normal(shape, rng, device, dtype)
+        x = normal(shape, rng, device)
+        if case.name == "wide":
+            x *= uniform(shape, rng, device).mul_(8).sub_(6).exp2_()
+        else:
+            x *= 2.0**-63 if w.dtype == "bf16" else 2.0**-13
+        return x.to(dtype)
+
+    def _largest_sum(self, w: Workload) -> int:
+        """Integers up to here, bias and addend included, are exact in the output."""
+        return EXACT_LIMIT[w.dtype] - 2 * _MOST
+
+    def reference(self, w: Workload, inputs: Tensors) -> Tensors:
+        return {"y": self._steps(w, inputs)[-1]}
+
+    def _steps(self, w: Workload, inputs: Tensors) -> list[torch.Tensor]:
+        """The value after each step, in float64; first the product."""
+        steps = w.epilogue.split("+")
+        values = [inputs["x"].double() @ inputs["w"].double().t()]
+        if "bias" in steps:
+            values.append(values[-1] + inputs["bias"].double())
+        if "silu-mul" in steps:
+            values.append(F.silu(values[-1]))
+            values.append(values[-1] * inputs["factor"].double())
+        if "residual" in steps:
+            values.append(values[-1] + inputs["addend"].double())
+        return values
+
+    def eager(self, w: Workload, inputs: Tensors) -> Tensors:
+        """The dense layer."""
+        steps = w.epilogue.split("+")
+        y = F.linear(inputs["x"], inputs["w"], inputs.get("bias"))
+        if "silu-mul" in steps:
+            y = F.silu(y) * inputs["factor"]
+        return {"y": y + inputs["addend"] if "residual" in steps else y}
+
+    def scale(self, w: Workload, inputs: Tensors, reference: Tensors) -> Tensors:
+        """gemm's error, then one rounding to the Workload's type in each step. silu's slope is at most 1.1."""
+        u_out, u_acc = UNIT_ROUNDOFF[w.dtype], UNIT_ROUNDOFF["fp32"]
+        product, *steps = self._steps(w, inputs)
+        size = inputs["x"].double().abs() @ inputs["w"].double().abs().t()
+        error = math.sqrt(max(1, w.axes["K"])) * u_acc * size + u_out * product.abs()
+        silu = 1 + ("bias" in w.epilogue) if "silu-mul" in w.epilogue else -1
+        for i, value in enumerate(steps, 1):
+            if i == silu:
+                error = 1.1 * error + 4 * u_acc * value.abs()
+            elif i == silu + 1:
+                error = error * inputs["factor"].double().abs()
+            error = error + u_out * value.abs()
+        info = torch.finfo(TORCH_DTYPES[w.dtype])
+        return {"y": error + float(info.smallest_normal) * float(info.eps)}
+
+    def bound(self, w: Workload) -> float:
+        return 2.0
+
+    def error_floor(self, w: Workload) -> float:
+        return max(0.5 * UNIT_ROUNDOFF[w.dtype], 0.5 * math.sqrt(w.axes["K"]) * UNIT_ROUNDOFF["fp32"])
+
+    def cost(self, w: Workload) -> Cost:
+        """With the weight as a bitmap and its values, the least that holds any mask at half."""
+        n, m, k = (w.axes[x] for x in self.axes)
+        each = 1 / 8 + DTYPES[w.dtype] * (1 - weights(w).zeros / 100)
+        more = sum(spec.numel for spec in self.tensors(w)[5:-1]) * DTYPES[w.dtype]
+        return Cost(flops=2.0 * n * m * k, bytes=m * k * each + (n * k + n * m) * DTYPES[w.dtype] + more, unit=w.dtype)
+
+    def variants(self, w: Workload) -> tuple[Workload, ...]:
+        shapes = [(1, 1, 1), (1, 40, 128), (8, 16, 136), (5, 33, 65), (3, 130, 300), (8, 64, 512), (7, 272, 1288)]
+        shapes += [(9, 48, 264), (16, 80, 640), (0, 16, 128), (8, 0, 128), (8, 16, 0), (32, 64, 256), (61, 200, 392), (130, 72, 264)]
+        return tuple(w.replace(axes=dict(zip(self.axes, s, strict=True))) for s in shapes)
+
+
+def _kept(kind: str, shape: torch.Size, zeros: int, rng: torch.Generator, device: torch.device | str) -> torch.Tensor:
+    """bool (rows, columns), True where a weight is kept; never more than the buffers of a Workload hold."""
+    rows, columns = shape
+    share = 1 - zeros / 100
+    if kind == "banded":
+        width, at = int(columns * share), torch.arange(columns, device=device)
+        first = torch.arange(rows, device=device)[:, None] * 3 % max(1, columns)
+        return (at - first) % max(1, columns) < width
+    keep = torch.rand(shape, generator=rng, device=device) < share if kind != "rows" else None
+    if keep is None:
+        count = int(columns * share)
+        scores = torch.rand(shape, generator=rng, device=device)
+        least = scores.kthvalue(max(1, columns - count), dim=1, keepdim=True).values if columns else scores
+        return scores > least
+    if kind == "empty-rows":
+        keep &= (torch.arange(rows, device=device) % 5 != 2)[:, None]
+        keep[rows // 2 : rows // 2 + 16] = False
+    return keep
