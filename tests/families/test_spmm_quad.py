@@ -12,7 +12,7 @@ import torch
 
 from kernelwright.evaluate.verify import compare, expect
 from kernelwright.families.family import Config, DeviceFacts, Family
-from kernelwright.families.spmm_quad import Streams
+from kernelwright.families.spmm_quad import Streams, Tiles
 from kernelwright.problems import problem_of, resolve
 from kernelwright.records import Candidate, Workload
 
@@ -54,6 +54,10 @@ def streams(warps: int, slots: int, cluster: int) -> Config:
     return {"warps": warps, "slots": slots, "cluster": cluster}
 
 
+def tiles(groups: int, slots: int, stages: int) -> Config:
+    return {"groups": groups, "slots": slots, "stages": stages}
+
+
 CASES = [
     Case("spmm:1x160x640", streams(4, 1, 1), ("1x16x128", "8x33x136", "5x272x1288", "0x16x128", "3x16x0")),
     Case("spmm:8x144x1024:bf16", streams(8, 3, 2), ("1x16x256", "7x400x520")),
@@ -66,6 +70,15 @@ CASES = [
     Case("spmm:8x160x640", streams(4, 3, 1), ("5x33x136", "1x272x1288"), device=A100),
     Case("spmm:16x96x777:bf16", streams(4, 2, 1), device=A100),
 ]
+
+
+TILED = [
+    Case("spmm:16x200x640", tiles(1, 2, 2), ("1x16x128", "9x130x1032"), Tiles()),
+    Case("spmm:32x300x520:bf16:bias+residual", tiles(2, 1, 3), family=Tiles()),
+    Case("spmm:64x128x1024:quad-70", tiles(2, 3, 2), ("50x400x384", "33x16x128"), Tiles()),
+    Case("spmm:100x72x264:bias+silu-mul", tiles(1, 2, 2), family=Tiles()),
+]
+CASES += TILED
 
 
 @pytest.fixture(scope="module", autouse=True)

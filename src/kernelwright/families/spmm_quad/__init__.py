@@ -1,5 +1,5 @@
 """Products with weights in quad-bitmap records: see family.py."""
 
-from kernelwright.families.spmm_quad.family import Streams
+from kernelwright.families.spmm_quad.family import Streams, Tiles
 
-__all__ = ["Streams"]
+__all__ = ["Streams", "Tiles"]

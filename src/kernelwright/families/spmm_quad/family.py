@@ -8,7 +8,7 @@ from pathlib import Path
 from types import ModuleType
 
 from kernelwright.families.family import Config, DeviceFacts, Family, Space
-from kernelwright.families.spmm_quad import streams
+from kernelwright.families.spmm_quad import streams, tiles
 from kernelwright.problems.spmm import weights
 from kernelwright.records import Candidate, Workload
 
@@ -61,6 +61,11 @@ class Streams(Scheme):
     name = "spmm_quad"
     scheme = streams
     oldest = 80
+
+
+class Tiles(Scheme):
+    name = "spmm_quad_sm90"
+    scheme = tiles
 
 
 @cache

@@ -63,18 +63,24 @@ def illegal(c: Config, w: Workload, device: DeviceFacts) -> str | None:
     return too_much_smem(used, device)
 
 
-def struct(c: Config, w: Workload, device: DeviceFacts) -> list[str]:
-    def flag(x: object) -> str:
-        return "true" if x else "false"
+def flag(x: object) -> str:
+    return "true" if x else "false"
 
+
+def flags(w: Workload) -> str:
+    """The line of Config on the epilogue."""
     steps = w.epilogue.split("+")
+    return "static constexpr bool " + ", ".join(f"{step.replace('-', '_')} = {flag(step in steps)}" for step in EPILOGUES) + ";"
+
+
+def struct(c: Config, w: Workload, device: DeviceFacts) -> list[str]:
     return [
         f"using Element = {ELEMENT[w.dtype]};",
         f"static constexpr int expected = {weights(w).expected};",
         f"static constexpr int tiles = {tiles(w)};",
         f"static constexpr int warps = {c['warps']}, ring_bytes = {ring_bytes(c, w)}, cluster = {c['cluster']};",
         f"static constexpr bool bulk = {flag(device.sm >= 90)}, x_vectors = {flag(w.axes['K'] % 8 == 0)};",
-        "static constexpr bool " + ", ".join(f"{step.replace('-', '_')} = {flag(step in steps)}" for step in EPILOGUES) + ";",
+        flags(w),
     ]
 
 

@@ -78,7 +78,7 @@ __device__ __forceinline__ void produce(const CUtensorMap* map_x, unsigned share
 struct Stream {
     const unsigned char* records;
     const int* offsets;
-    int strips, per_tile;
+    int warp, strips, per_tile;
     long long begin;
     int count, slots, slot_bytes;
     unsigned ring, barriers;
@@ -89,7 +89,7 @@ struct Stream {
         at = 0, size = 0;
         if (k >= count) return;
         const int tile = (int)((begin + k) / per_tile), record = (int)((begin + k) % per_tile);
-        const int strip = min(tile * tile_strips + kw::warp_index(), strips - 1);  // below the matrix, the last again: nobody stores it
+        const int strip = min(tile * tile_strips + warp, strips - 1);  // below the matrix, the last again: nobody stores it
         const int* offset = offsets + (long long)strip * per_tile + record;
         at = kw::load_global_4_or_zero(offset, true);
         size = (kw::load_global_4_or_zero(offset + 1, true) - at) << 4;
@@ -185,7 +185,7 @@ extern "C" __global__ void __launch_bounds__(warps * 32 + 32, 1)
     if (warp == warps) {
         produce(&map_x, shared, share, begin, count);
     } else {
-        Stream stream = {records, offsets, kw::ceil_div(M, record_rows), share.per_tile, begin, count};
+        Stream stream = {records, offsets, warp, kw::ceil_div(M, record_rows), share.per_tile, begin, count};
         stream.place(lane, stream.first, stream.bytes);
         stream.place(32 + lane, stream.next_first, stream.next_bytes);
         const bool wide = kw::load_global_4_or_zero(facts, true) == 16;
