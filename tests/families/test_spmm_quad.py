@@ -50,8 +50,8 @@ class Case:
         return "-".join([self.family.name, str(self.device.sm), self.text, *(f"{k}={v}" for k, v in self.config.items())])
 
 
-def streams(warps: int, slots: int, cluster: int) -> Config:
-    return {"warps": warps, "slots": slots, "cluster": cluster}
+def streams(warps: int, slots: int, cluster: int, packing: str = "at_once") -> Config:
+    return {"warps": warps, "slots": slots, "cluster": cluster, "packing": packing}
 
 
 def tiles(groups: int, slots: int, stages: int) -> Config:
@@ -60,7 +60,7 @@ def tiles(groups: int, slots: int, stages: int) -> Config:
 
 CASES = [
     Case("spmm:1x160x640", streams(4, 1, 1), ("1x16x128", "8x33x136", "5x272x1288", "0x16x128", "3x16x0")),
-    Case("spmm:8x144x1024:bf16", streams(8, 3, 2), ("1x16x256", "7x400x520")),
+    Case("spmm:8x144x1024:bf16", streams(8, 3, 2, "late"), ("1x16x256", "7x400x520")),
     Case("spmm:8x80x777", streams(4, 2, 2), ("3x130x301", "1x1x1", "8x64x129")),  # rows of X that no 16 bytes divide
     Case("spmm:12x96x1152:quad-70", streams(4, 2, 3), ("16x48x264", "9x16x400")),
     Case("spmm:32x64x1024:quad-60", streams(4, 2, 4), ("17x80x520",)),

@@ -7,6 +7,7 @@ cublas                cuBLAS, its own choice of algorithm (cublasGemmEx)
 cublaslt              cuBLASLt, the first algorithm of its heuristic
 cublaslt-auto         cuBLASLt, the fastest of all algorithms that its heuristic lists
 cublaslt-all          cuBLASLt, the fastest that a search of its whole algorithm space finds; on request alone: up to 20 s a Workload
+VENDOR-swapped        of `spmm`: Y^T = W X^T, the dense product with its operands the other way round (dense.py)
 VENDOR-nn, VENDOR-nt  one of the four with the operands stored in that layout, whatever the Workload's
 """
 
@@ -41,6 +42,9 @@ def names_for(w: Workload, target: str, *, every: bool = False) -> tuple[str, ..
             own = VENDORS if every else [v for v in VENDORS if v != "cublaslt-all"]
             stored = VENDORS if every else ["cublas"]
             names += [*own, *(f"{vendor}-{layout}" for vendor in stored for layout in STORED if layout != w.layout)]
+        if w.problem == "spmm" and not w.epilogue:
+            own = [v for v in VENDORS if every or v in ("cublaslt", "cublaslt-auto")]
+            names += [name for vendor in own for name in (vendor, f"{vendor}-swapped")]
         if w.problem == "linear" and unfused(w) is None:
             names += ["cublaslt", "cublaslt-auto", *(["cublaslt-all"] if every else [])]
     if target == "fake":
@@ -70,6 +74,10 @@ def load(name: str, w: Workload, sets: Sequence[Bound]) -> Loaded:
         from kernelwright.rivals import pytorch
 
         return pytorch.load(name, w, sets)
+    if w.problem == "spmm" and name.removesuffix("-swapped") in VENDORS:
+        from kernelwright.rivals import dense
+
+        return dense.load(name, w, sets)
     if name == "cublas":
         from kernelwright.rivals import cublas
 

@@ -11,7 +11,11 @@
 
 constexpr int record_rows = 16, record_columns = 128;
 
-template <int Expected, bool Wide>
+/// When two values become a register: at_once, by an instruction under the second's predicate, which must wait for the load before other
+/// predicates can take its place; or late, without a predicate, for another zeroing a pair (a quarter of an instruction a weight).
+enum class Packing { at_once, late };
+
+template <int Expected, bool Wide, Packing Pack>
 struct Record {
     static constexpr int chunk_header = Wide ? 192 : 160, header = 2 * chunk_header;
 
@@ -29,12 +33,20 @@ struct Record {
     /// Two registers from the quad whose first present value is at `from` + Offset.
     template <int Offset>
     static __device__ __forceinline__ void expand(unsigned bits, unsigned from, unsigned& low, unsigned& high) {
-        unsigned value;
-        low = high = 0;
-        if (bits >> 1 & 1) low = kw::load_shared_2_at<Offset>(from), from += 2;
-        if (bits >> 2 & 1) value = kw::load_shared_2_at<Offset>(from), from += 2, low = __byte_perm(low, value, 0x5410);
-        if (bits >> 3 & 1) high = kw::load_shared_2_at<Offset>(from), from += 2;
-        if (bits >> 4 & 1) value = kw::load_shared_2_at<Offset>(from), high = __byte_perm(high, value, 0x5410);
+        if constexpr (Pack == Packing::at_once) {
+            unsigned value;
+            low = high = 0;
+            if (bits >> 1 & 1) low = kw::load_shared_2_at<Offset>(from), from += 2;
+            if (bits >> 2 & 1) value = kw::load_shared_2_at<Offset>(from), from += 2, low = __byte_perm(low, value, 0x5410);
+            if (bits >> 3 & 1) high = kw::load_shared_2_at<Offset>(from), from += 2;
+            if (bits >> 4 & 1) value = kw::load_shared_2_at<Offset>(from), high = __byte_perm(high, value, 0x5410);
+        } else {
+            unsigned values[4] = {};
+#pragma unroll
+            for (int e = 0; e < 4; e++)
+                if (bits >> (e + 1) & 1) values[e] = kw::load_shared_2_at<Offset>(from), from += 2;
+            low = __byte_perm(values[0], values[1], 0x5410), high = __byte_perm(values[2], values[3], 0x5410);
+        }
     }
 
     /// Fragments of k-steps 2 Half and 2 Half + 1 of chunk Chunk of the record at a shared address.

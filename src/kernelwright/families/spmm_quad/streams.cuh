@@ -23,6 +23,7 @@ struct Config {
     static constexpr int tiles = 1;      // of 8 rows of X
     static constexpr int warps = 16, ring_bytes = 8064, cluster = 2;
     static constexpr bool bulk = true, x_vectors = true;
+    static constexpr Packing packing = Packing::late;
     static constexpr bool bias = false, silu_mul = false, residual = false;
 };
 // config: end
@@ -134,7 +135,7 @@ template <bool Wide>
 __device__ __forceinline__ void multiply_stream(Stream& stream, const Layout& at, int N) {
     constexpr int tiles = Config::tiles;
     const int lane = threadIdx.x % 32, warp = kw::warp_index();
-    const Record<Config::expected, Wide> reader;
+    const Record<Config::expected, Wide, Config::packing> reader;
     // ldmatrix: lanes 8 i to 8 i + 7 give the rows of piece i of 32 columns. Rows that X lacks repeat its last: nobody reads their sums.
     unsigned x_at[tiles], x_piece[tiles];
 #pragma unroll

@@ -10,15 +10,20 @@ from kernelwright.plan import cdiv, evaluate
 from kernelwright.problems.spmm import EPILOGUES, weights
 from kernelwright.records import Arg, Launch, LaunchPlan, ScalarArg, TensorArg, Workload
 
-SPACE: Space = {"warps": (4, 8, 12, 16, 20, 24, 32), "slots": (1, 2, 3, 4, 6, 8), "cluster": (1, 2, 3, 4, 6, 8, 16)}
+SPACE: Space = {
+    "warps": (4, 8, 12, 16, 20, 24, 32),
+    "slots": (1, 2, 3, 4, 6, 8),
+    "cluster": (1, 2, 3, 4, 6, 8, 16),
+    "packing": ("at_once", "late"),
+}
 
 TILES = (1, 2, 4)
 """Tiles of 8 rows of X that a warp multiplies with: up to 32 rows. mma.sync reads X from shared memory for every 16 rows of W: at 32 rows as
 long as it decodes."""
 FULL_RECORD = 4480
 """Bytes of a record without zeros, with 16-bit prefixes: every ring holds one."""
-REGISTERS = {1: 64, 2: 72, 4: 96}
-"""About what a thread takes, by tiles (ptxas 13.x: 56, 64, 88)."""
+REGISTERS = {1: 64, 2: 80, 4: 104}
+"""Below which it spills, by tiles (ptxas 13.x)."""
 
 
 def tiles(w: Workload) -> int:
@@ -80,6 +85,7 @@ def struct(c: Config, w: Workload, device: DeviceFacts) -> list[str]:
         f"static constexpr int tiles = {tiles(w)};",
         f"static constexpr int warps = {c['warps']}, ring_bytes = {ring_bytes(c, w)}, cluster = {c['cluster']};",
         f"static constexpr bool bulk = {flag(device.sm >= 90)}, x_vectors = {flag(w.axes['K'] % 8 == 0)};",
+        f"static constexpr Packing packing = Packing::{c['packing']};",
         flags(w),
     ]
 
@@ -125,7 +131,7 @@ def plan(c: Config, w: Workload, device: DeviceFacts) -> LaunchPlan:
 def seeds(w: Workload, device: DeviceFacts) -> list[Config]:
     """By what won in scratch kernels on an H200: clusters of 2, 16 warps, 3 slots; larger clusters as X and sums grow."""
     menu: list[Config] = [
-        {"warps": warps, "slots": slots, "cluster": cluster}
+        {"warps": warps, "slots": slots, "cluster": cluster, "packing": "at_once"}
         for cluster in (2, 4, 1, 8)
         for warps, slots in ((16, 3), (24, 2), (16, 4), (32, 2), (8, 4))
     ]

@@ -111,7 +111,8 @@ template <bool Wide>
 __device__ __forceinline__ void consume(unsigned shared, const Share& share, Stream& stream, float4* workspace,
                                         const Finish<Config>& finish, int N, int M) {
     const int lane = threadIdx.x % 32, warp = kw::warp_index();
-    const Record<Config::expected, Wide> reader;
+    // packed late, ptxas 13.x takes the loads for branches and serialises wgmma (C7520)
+    const Record<Config::expected, Wide, Packing::at_once> reader;
     const unsigned full = shared + barriers_at, empty = full + Config::stages * 8;
     float sums[columns / 2] = {};
     int tile = (int)(stream.begin / share.per_tile), record = (int)(stream.begin % share.per_tile), first_record = record;

@@ -12,8 +12,8 @@ from kernelwright.records import Launch, LaunchPlan, ScalarArg, TensorArg, Tenso
 SPACE: Space = {"groups": (1, 2, 3, 4), "slots": (1, 2, 3, 4, 6, 8), "stages": (2, 3, 4, 6, 8)}
 
 WGMMA_N = (8, 16, 32, 48, 64, 96, 128)
-OTHER_REGISTERS = 74
-"""Beside the sums (ptxas 13.x)."""
+OTHER_REGISTERS = 46
+"""Beside the sums, below which it spills and wgmma is serialised (ptxas 13.x)."""
 
 
 def columns(w: Workload) -> int:
