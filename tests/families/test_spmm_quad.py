@@ -18,7 +18,6 @@ from kernelwright.records import Candidate, Workload
 
 sys.path += [str(Path(__file__).parents[1] / "device" / "emulator"), str(Path(__file__).parents[1] / "device")]
 import emulate
-import nvrtc_helper
 
 H200 = DeviceFacts(target="cuda:sm_90", sms=132, smem_per_block=227 * 1024)
 A100 = DeviceFacts(target="cuda:sm_80", sms=108, smem_per_block=163 * 1024)

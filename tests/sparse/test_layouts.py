@@ -8,7 +8,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from masks import KINDS, weight
 
-from kernelwright.sparse import LAYOUTS, SparseError, compress, quad_bitmap
+from kernelwright.layouts import quad_bitmap
+from kernelwright.sparse import LAYOUTS, SparseError, compress
 
 ALL = [("bitmask", {}), ("quad-bitmap", {}), ("quad-bitmap", {"order": "lane"}), ("three-layer", {})]
 HALF = (torch.float16, torch.bfloat16)

@@ -18,6 +18,7 @@ from functools import lru_cache
 import torch
 import torch.nn.functional as F
 
+from kernelwright.layouts import quad_bitmap
 from kernelwright.problems.draws import normal, place, uniform
 from kernelwright.problems.gemm import EXACT_LIMIT
 from kernelwright.problems.problem import TORCH_DTYPES, UNIT_ROUNDOFF, Case, Cost, Problem, Tensors, TensorSpec
@@ -103,7 +104,6 @@ class Spmm(Problem):
         )
 
     def generate(self, w: Workload, case: Case, rng: torch.Generator, device: torch.device | str) -> Tensors:
-        from kernelwright.sparse import quad_bitmap  # which needs no extra, but would be imported with every problem
 
         dtype = TORCH_DTYPES[w.dtype]
         specs = {spec.name: spec for spec in self.tensors(w)}

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from kernelwright.sparse import quad_bitmap
+from kernelwright.layouts import quad_bitmap
 from kernelwright.sparse.canonical import NAMES, VERSION, blank, from_canonical
 from kernelwright.sparse.checkpoint import METHOD, MissingExtra
 from kernelwright.sparse.compressed import SparseError

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from kernelwright.sparse import quad_bitmap
+from kernelwright.layouts import quad_bitmap
 from kernelwright.sparse.canonical import NAMES, from_canonical, to_canonical
 from kernelwright.sparse.compressed import Compressed, SparseError, compress
 from kernelwright.sparse.product import linear

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from kernelwright.layouts import quad_bitmap
 from kernelwright.sparse.compressed import LAYOUTS, Compressed, SparseError
 
 
@@ -24,12 +25,25 @@ class Kernel:
     device: str
     crossover: Callable[[Compressed], int]
     """The most activation rows at which it was measured to be faster than dense for this weight; 0 where it does not serve it."""
-    run: Callable[[Tensor, Compressed, Tensor | None, Tensor], None]
-    """(x (N, columns), weight, bias (rows) or None, out (N, rows)): all contiguous, of the weight's dtype."""
+    run: Callable[[Tensor, Compressed, Tensor | None, Tensor], bool]
+    """(x (N, columns), weight, bias (rows) or None, out (N, rows)), all contiguous, of the weight's dtype -> whether it serves these after
+    all and has enqueued what writes `out`."""
 
 
-kernels: list[Kernel] = []
-"""What is registered; the first that serves is taken. None ships yet."""
+def _from_packs(weight: Compressed) -> int:
+    from kernelwright.sparse import served  # which imports the runtime, and the launcher's compiler with it
+
+    return served.crossover(weight)
+
+
+def _run_from_packs(x: Tensor, weight: Compressed, bias: Tensor | None, out: Tensor) -> bool:
+    from kernelwright.sparse import served
+
+    return served.run(x, weight, bias, out)
+
+
+kernels: list[Kernel] = [Kernel(quad_bitmap.NAME, "cuda", _from_packs, _run_from_packs)]
+"""What is registered; the first that serves is taken. Ours come from the packs in use."""
 
 
 def linear(x: Tensor, weight: Compressed, bias: Tensor | None = None) -> Tensor:
@@ -47,8 +61,8 @@ def _linear(x: Tensor, parts: list[Tensor], facts: list[int], layout: str, dtype
     for kernel in kernels:
         if (kernel.layout, kernel.device) == (layout, x.device.type) and 0 < flat.shape[0] <= kernel.crossover(weight):
             out = x.new_empty(flat.shape[0], rows)
-            kernel.run(flat.contiguous(), weight, bias, out)
-            return out.view(*x.shape[:-1], rows)
+            if kernel.run(flat.contiguous(), weight, bias, out):
+                return out.view(*x.shape[:-1], rows)
     return torch.nn.functional.linear(x, weight.to_dense(_scratch(weight)), bias)
 
 

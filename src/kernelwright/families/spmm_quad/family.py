@@ -45,10 +45,10 @@ class Scheme(Family):
                 return f"{key} is not a choice here"
             if value not in values[key]:
                 return f"{key} = {value} is not among {', '.join(map(str, values[key]))}"
-        return self.scheme.illegal(config, w, device)
+        return self.scheme.refuses(w) or self.scheme.illegal(config, w, device)
 
     def seeds(self, w: Workload, device: DeviceFacts) -> tuple[Config, ...]:
-        return tuple(self.scheme.seeds(w, device))
+        return tuple(c for c in self.scheme.SEEDS if self.illegal(c, w, device) is None)[:8]
 
     def render(self, config: Config, w: Workload, device: DeviceFacts) -> Candidate:
         lines = "".join(f"    {line}\n" for line in self.scheme.struct(config, w, device))

@@ -69,7 +69,7 @@ def plan(c: Config, w: Workload, device: DeviceFacts) -> LaunchPlan:
         smem=smem_bytes(c, w),
         pdl=True,
     )
-    *sizes, ld_x, ld_factor, ld_addend, ld_y = rest
+    *sizes, _, ld_factor, ld_addend, ld_y = rest
     add = Launch(
         kernel="add_parts",
         args=(WorkspaceArg(), *records[3:], *sizes, ScalarArg(ctype="i32", value=blocks), ld_factor, ld_addend, ld_y),
@@ -84,11 +84,9 @@ def plan(c: Config, w: Workload, device: DeviceFacts) -> LaunchPlan:
     )
 
 
-def seeds(w: Workload, device: DeviceFacts) -> list[Config]:
-    """Guesses, most warps first: they decode, and hide what they wait for."""
-    menu: list[Config] = [
-        {"groups": groups, "slots": slots, "stages": stages}
-        for groups in (4, 3, 2)
-        for slots, stages in ((3, 4), (2, 4), (2, 3), (4, 6), (2, 2), (1, 4))
-    ]
-    return [c for c in menu if illegal(c, w, device) is None][:8]
+SEEDS: tuple[Config, ...] = tuple(
+    {"groups": groups, "slots": slots, "stages": stages}
+    for groups in (4, 3, 2)
+    for slots, stages in ((3, 4), (2, 4), (2, 3), (4, 6), (2, 2), (1, 4))
+)
+"""Guesses, most warps first: they decode, and hide what they wait for."""

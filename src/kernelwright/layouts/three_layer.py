@@ -23,7 +23,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from kernelwright.sparse.bits import pack_bits, place, raw, select, up
+from kernelwright.layouts.bits import pack_bits, place, raw, select, up
 
 NAME = "three-layer"
 PARTS = ("slots", "codes", "distances", "residual", "columns", "rows")

@@ -1,0 +1,169 @@
+"""Kernels for compressed weights, from the packs in use (`kw.use`, KERNELWRIGHT_PACK): those of the problem `spmm`.
+
+A pack says for a weight's shape, dtype and share of zeros which kernel was the fastest at each number of activation rows that was measured,
+or that a dense product was. From one row up to the last measured number before dense won, our kernels serve; a number between two measured
+ones takes the kernel of the larger. Nothing is guessed for shapes that were not measured: there the weight is unpacked and multiplied
+densely."""
+
+from __future__ import annotations
+
+import bisect
+import contextlib
+import itertools
+import warnings
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from kernelwright.layouts import quad_bitmap
+from kernelwright.problems import spmm
+from kernelwright.problems.problem import DTYPE_NAMES
+from kernelwright.runtime import engine, pack_cache
+from kernelwright.runtime import pack as packs
+from kernelwright.runtime.launcher import Launcher, LaunchError, LauncherUnavailable, open_launcher
+from kernelwright.sparse.compressed import Compressed
+from kernelwright.targets.driver import DeviceFailure
+from kernelwright.targets.target import CandidateFault
+
+Key = tuple[int, int, str, int, str]
+"""Of a weight and an epilogue: rows, columns, dtype, quad-bitmap's expected count, epilogue."""
+
+
+@dataclass
+class Served:
+    """What serves on one device."""
+
+    launcher: Launcher
+    sms: int
+    kernels: dict[Key, list[tuple[int, packs.Entry]]]
+    """Ascending by activation rows, cut off where dense was faster."""
+    folders: dict[str, packs.Pack]
+    """Candidate to the pack that has it."""
+    number: int = field(default_factory=itertools.count().__next__)
+    """In the launcher's names of operations: what an earlier set of packs taught it is not asked for again."""
+    off: bool = False
+
+    def most(self, weight: Compressed) -> int:
+        """Activation rows."""
+        found = [] if self.off else self.kernels.get(_key(weight, ""), [])
+        return found[-1][0] if found else 0
+
+    def run(self, x: Tensor, weight: Compressed, bias: Tensor | None, out: Tensor) -> bool:
+        """Whether kernels were enqueued that write `out`."""
+        plain = self.kernels.get(_key(weight, ""), [])
+        fused = self.kernels.get(_key(weight, "bias"), []) if bias is not None else []
+        kernels = fused if fused and fused[-1][0] >= x.shape[0] else plain
+        at = bisect.bisect_left(kernels, x.shape[0], key=lambda k: k[0])
+        if self.off or at == len(kernels):
+            return False
+        entry = kernels[at][1]
+        tensors = {"x": x, "records": weight.parts["records"].view(torch.int32), "offsets": weight.parts["offsets"]}
+        tensors["facts"] = _numbers(weight)
+        if kernels is fused and bias is not None:
+            tensors["bias"] = bias
+        tensors["y"] = out
+        try:
+            if not self._launched(entry, tensors, {"N": x.shape[0], "M": weight.shape[0], "K": weight.shape[1]}):
+                return False
+        except (LaunchError, DeviceFailure) as error:
+            self.off = True
+            warnings.warn(f"kernelwright multiplies sparse weights densely from now on: {error}", RuntimeWarning, stacklevel=2)
+            return False
+        if kernels is plain and bias is not None:
+            out += bias
+        return True
+
+    def _launched(self, entry: packs.Entry, tensors: dict[str, Tensor], axes: dict[str, int]) -> bool:
+        operation = self.launcher.operation(f"spmm {self.number} {entry.candidate}")
+        done = self.launcher.launch(operation, *tensors.values())
+        if done is None:
+            self.launcher.ready(operation, *tensors.values())
+            done = self.launcher.launch(operation, *tensors.values())
+        device = tensors["x"].device
+        if done is None and not (device.type == "cuda" and torch.cuda.is_current_stream_capturing()):  # which forbids loading kernels
+            artifact = self.folders[entry.candidate].artifact(entry)
+            assert artifact is not None and entry.plan is not None, "a CUDA kernel has a cubin and a plan"
+            try:
+                kernels = self.launcher.kernels(artifact, device)
+                self.launcher.register(operation, tensors, entry.plan, kernels, axes, sms=self.sms)
+            except (CandidateFault, OSError, ValueError):
+                self.launcher.register_library(operation, *tensors.values())  # not for tensors like these, or its file is gone
+            done = self.launcher.launch(operation, *tensors.values())
+        return done is True
+
+
+_facts: dict[tuple[torch.device, int, int], Tensor] = {}
+_served: dict[tuple[torch.device, tuple[Path, ...]], Served | None] = {}
+
+
+def crossover(weight: Compressed) -> int:
+    """The most activation rows at which a kernel was measured to be faster than dense; 0 where none serves this weight."""
+    served = _of(weight)
+    return served.most(weight) if served else 0
+
+
+def run(x: Tensor, weight: Compressed, bias: Tensor | None, out: Tensor) -> bool:
+    served = _of(weight)
+    return served is not None and served.run(x, weight, bias, out)
+
+
+def _of(weight: Compressed) -> Served | None:
+    if weight.facts["order"] != quad_bitmap.ORDERS.index("tile"):
+        return None
+    key = (weight.device, engine.used())
+    if key not in _served:
+        capturing = weight.device.type == "cuda" and torch.cuda.is_current_stream_capturing()
+        if capturing:
+            return None
+        _served[key] = _open(*key)
+    return _served[key]
+
+
+def _open(device: torch.device, paths: tuple[Path, ...]) -> Served | None:
+    if device.type != "cuda" or not paths:
+        return None
+    of = torch.cuda.get_device_properties(device)
+    fitting = []
+    for path in paths:
+        with contextlib.suppress(packs.PackError):
+            pack = packs.load(path, built=False)
+            pack.check(f"cuda:sm_{of.major}{of.minor}", of.name)
+            if any(e.workload.problem == spmm.Spmm.name for e in pack.entries):
+                fitting.append(pack_cache.whole(pack))
+    try:
+        return serving(fitting, open_launcher(), of.multi_processor_count) if fitting else None
+    except LauncherUnavailable as error:
+        warnings.warn(f"kernelwright multiplies sparse weights densely on {device}: {error}", RuntimeWarning, stacklevel=2)
+        return None
+
+
+def serving(fitting: list[packs.Pack], launcher: Launcher, sms: int) -> Served:
+    """Of these packs; the first that knows a weight and an epilogue serves them."""
+    kernels: dict[Key, list[tuple[int, packs.Entry]]] = {}
+    folders: dict[str, packs.Pack] = {}
+    for pack in fitting:
+        mine: dict[Key, dict[int, packs.Entry]] = {}
+        for e in pack.entries:
+            w = e.workload
+            if w.problem == spmm.Spmm.name and spmm.weights(w).layout == "quad":
+                key = (w.axes["M"], w.axes["K"], w.dtype, spmm.weights(w).expected, w.epilogue)
+                mine.setdefault(key, {})[w.axes["N"]] = e
+                folders.setdefault(e.candidate, pack)
+        for key, by_rows in mine.items():
+            ours = itertools.takewhile(lambda pair: not pair[1].rival, sorted(by_rows.items()))
+            kernels.setdefault(key, list(ours))
+    return Served(launcher, sms, kernels, folders)
+
+
+def _key(weight: Compressed, epilogue: str) -> Key:
+    return (*weight.shape, DTYPE_NAMES[weight.dtype], weight.facts["expected"], epilogue)
+
+
+def _numbers(weight: Compressed) -> Tensor:
+    """The facts that a kernel reads, on the device: weights that agree in them share one."""
+    key = (weight.device, weight.facts["prefix_bits"], weight.facts["largest"])
+    if key not in _facts:
+        _facts[key] = torch.tensor(key[1:], dtype=torch.int32, device=weight.device)
+    return _facts[key]
