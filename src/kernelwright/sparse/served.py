@@ -47,6 +47,8 @@ class Served:
 
     def most(self, weight: Compressed) -> int:
         """Activation rows."""
+        if weight.facts["order"] != quad_bitmap.ORDERS.index("tile"):  # the one in which our kernels multiply
+            return 0
         found = [] if self.off else self.kernels.get(_key(weight, ""), [])
         return found[-1][0] if found else 0
 
@@ -110,8 +112,6 @@ def run(x: Tensor, weight: Compressed, bias: Tensor | None, out: Tensor) -> bool
 
 
 def _of(weight: Compressed) -> Served | None:
-    if weight.facts["order"] != quad_bitmap.ORDERS.index("tile"):
-        return None
     key = (weight.device, engine.used())
     if key not in _served:
         capturing = weight.device.type == "cuda" and torch.cuda.is_current_stream_capturing()
