@@ -15,6 +15,7 @@ from kernelwright.families.family import Config, DeviceFacts, Family
 from kernelwright.families.spmm_quad import Streams, Tiles
 from kernelwright.problems import problem_of, resolve
 from kernelwright.records import Candidate, Workload
+from kernelwright.targets import nvrtc, sass
 
 sys.path += [str(Path(__file__).parents[1] / "device" / "emulator"), str(Path(__file__).parents[1] / "device")]
 import emulate
@@ -108,3 +109,83 @@ def test_it_is_right_on_every_mask(case: Case):
     for i, shape in enumerate(case.others):
         w = case.w.replace(axes=dict(zip("NMK", map(int, shape.split("x")), strict=True)))
         check(case, w, ("integer", "band", "empty-rows"), order=i + 2)
+
+
+# ----------------------------------------------------------------------------------------------------------------- space
+
+
+SHAPES = ("1x4096x4096", "8x28672x8192", "16x5120x5120", "32x8192x28672", "64x11008x4096", "100x4096x4096", "3x100x1000:bf16:bias")
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_seeds_are_legal_distinct_and_render(shape: str):
+    w = resolve(f"spmm:{shape}")
+    able = [family for family in (Streams(), Tiles()) if family.refuses(w, H200) is None]
+    assert able and any(family.seeds(w, H200) for family in able)
+    for family in able:
+        seeds = family.seeds(w, H200)
+        assert len({str(c) for c in seeds}) == len(seeds)
+        for config in seeds:
+            plan = family.render(config, w, H200).plan
+            assert plan is not None and family.illegal(config, w, H200) is None
+
+
+@pytest.mark.parametrize(
+    ("text", "device", "family", "words"),
+    [
+        ("gemm:64x64x64", H200, Streams(), "quad-bitmap"),
+        ("spmm:64x64x64", H200, Streams(), "up to 32 rows"),
+        ("spmm:129x64x64", H200, Tiles(), "up to 128 rows"),
+        ("spmm:16x64x65", H200, Tiles(), "16 bytes"),
+        ("spmm:16x64x64", A100, Tiles(), "sm_90"),
+    ],
+)
+def test_what_it_refuses(text: str, device: DeviceFacts, family: Family, words: str):
+    assert words in (family.refuses(resolve(text), device) or "")
+
+
+@pytest.mark.parametrize(
+    ("text", "family", "config", "words"),
+    [
+        ("spmm:8x4096x4096", Streams(), streams(16, 5, 2), "not among"),
+        ("spmm:32x4096x4096", Streams(), streams(32, 1, 1), "registers"),
+        ("spmm:8x4096x28672", Streams(), streams(16, 3, 1), "shared memory"),
+        ("spmm:8x4096x128", Streams(), streams(4, 1, 2), "fewer than 2 records"),
+        ("spmm:128x4096x4096", Tiles(), tiles(4, 1, 2), "registers"),
+        ("spmm:64x4096x4096", Tiles(), tiles(4, 6, 4), "shared memory"),
+    ],
+)
+def test_a_bad_config_is_told_what_is_wrong(text: str, family: Family, config: Config, words: str):
+    assert words in (family.illegal(config, resolve(text), H200) or "")
+
+
+# -------------------------------------------------------------------------------------------------------------- compiler
+
+
+COMPILED = [
+    *(("spmm:1x4096x4096", Streams(), streams(warps, 2, 2, packing), H200) for warps in (16, 32) for packing in ("at_once", "late")),
+    ("spmm:16x4096x4096:bf16:bias", Streams(), streams(24, 1, 4), H200),
+    ("spmm:32x4096x4096", Streams(), streams(16, 2, 8), H200),
+    ("spmm:8x4096x4096", Streams(), streams(8, 3, 1), A100),
+    ("spmm:16x4096x4096", Tiles(), tiles(4, 3, 4), H200),
+    ("spmm:64x4096x4096:bf16:bias+silu-mul+residual", Tiles(), tiles(4, 2, 2), H200),
+    ("spmm:128x4096x4096", Tiles(), tiles(3, 2, 2), H200),
+]
+
+
+@pytest.mark.parametrize(("text", "family", "config", "device"), COMPILED, ids=lambda x: getattr(x, "name", None) or str(x))
+def test_it_compiles_to_matrix_instructions_without_spills(tmp_path, text: str, family: Family, config: Config, device: DeviceFacts):
+    pytest.importorskip("cuda.bindings.nvrtc")
+    w = resolve(text)
+    assert family.illegal(config, w, device) is None
+    cubin, log = nvrtc.compile_cubin(family.render(config, w, device).source, nvrtc.architecture(device.sm))
+    resources, words = nvrtc.parse_resources(log)
+    assert "wgmma" not in words, "ptxas serialises it"
+    assert all(not r.spill_stores and not r.spill_loads and not r.stack for r in resources.values())
+    place = tmp_path / "kernel.cubin"
+    place.write_bytes(cubin)
+    found = sass.sass_mix(place)
+    assert found.get("HGMMA" if isinstance(family, Tiles) else "HMMA", 0) >= 16 and not found.get("LDL")
+    # one population count and one R2P for each of the 16 quads that a lane has in a record, in both loops
+    assert found["POPC"] == found["R2P"] == 32 and found["IDP"] == 16
+    assert ("UBLKCP" in found) == (device is H200), "records come in bulk"

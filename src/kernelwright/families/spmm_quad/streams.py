@@ -18,8 +18,8 @@ SPACE: Space = {
 }
 
 TILES = (1, 2, 4)
-"""Tiles of 8 rows of X that a warp multiplies with. mma.sync reads X from shared memory for every 16 rows of W: at 32 rows of X as long as it
-decodes."""
+"""Tiles of 8 rows of X that a warp multiplies with. mma.sync reads X from shared memory for every 16 rows of W: at 32 rows of X as long as
+it decodes."""
 FULL_RECORD = 4480
 """Bytes of a record without zeros, with 16-bit prefixes: every ring holds one."""
 REGISTERS = {1: 64, 2: 80, 4: 104}
