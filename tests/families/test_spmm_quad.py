@@ -12,8 +12,9 @@ import torch
 
 from kernelwright.evaluate.verify import compare, expect
 from kernelwright.families.family import Config, DeviceFacts, Family
-from kernelwright.families.spmm_quad import Streams, Tiles
+from kernelwright.families.spmm_quad import Streams, Tiles, Unpack
 from kernelwright.problems import problem_of, resolve
+from kernelwright.problems.problem import TORCH_DTYPES
 from kernelwright.records import Candidate, Workload
 from kernelwright.targets import nvrtc, sass
 
@@ -78,7 +79,11 @@ TILED = [
     Case("spmm:64x128x1024:quad-70", tiles(2, 3, 2), ("50x400x384", "33x16x128"), Tiles()),
     Case("spmm:100x72x264:bias+silu-mul", tiles(1, 2, 2), family=Tiles()),
 ]
-CASES += TILED
+UNPACKED = [
+    Case("unpack:80x640", {"warps": 4, "blocks": 1, "packing": "late"}, ("16x128", "33x136"), Unpack()),
+    Case("unpack:72x777:bf16:quad-70", {"warps": 4, "blocks": 2, "packing": "at_once"}, ("1x1", "130x301"), Unpack(), A100),
+]
+CASES += TILED + UNPACKED
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -94,10 +99,10 @@ def check(case: Case, w: Workload, kinds: tuple[str, ...], order: int = 1) -> No
             continue
         inputs = problem.generate(w, one, generator, "cpu")
         spec = problem.tensors(w)[-1]
-        y = torch.full(spec.shape, float("nan"), dtype=inputs["x"].dtype)
+        y = torch.full(spec.shape, float("nan"), dtype=TORCH_DTYPES[spec.dtype])
         before = {name: value.clone() for name, value in inputs.items()}
-        emulate.run(case.candidate, inputs | {"y": y}, w.axes, sm=case.device.sm, seed=order, sms=SMS)
-        judged = compare(problem, w, expect(problem, w, inputs, exact=one.rung == "exact"), {"y": y})
+        emulate.run(case.candidate, inputs | {spec.name: y}, w.axes, sm=case.device.sm, seed=order, sms=SMS)
+        judged = compare(problem, w, expect(problem, w, inputs, exact=one.rung == "exact"), {spec.name: y})
         assert judged.passed, f"{w.name} {one.name}: {judged.note} {judged.error}"
         assert all(a.equal(inputs[name]) or a.isnan().any() for name, a in before.items())
 
@@ -107,7 +112,7 @@ def test_it_is_right_on_every_mask(case: Case):
     kinds = tuple(c.name for c in problem_of(case.w).cases(case.w))
     check(case, case.w, kinds)
     for i, shape in enumerate(case.others):
-        w = case.w.replace(axes=dict(zip("NMK", map(int, shape.split("x")), strict=True)))
+        w = case.w.replace(axes=dict(zip(case.w.axes, map(int, shape.split("x")), strict=True)))
         check(case, w, ("integer", "band", "empty-rows"), order=i + 2)
 
 

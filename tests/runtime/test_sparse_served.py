@@ -19,6 +19,7 @@ from made_up import made_up_pack
 H200 = DeviceFacts(target="cuda:sm_90", sms=132, smem_per_block=227 * 1024, l2_bytes=60 * 2**20)
 SIZES = {"tensormap": TENSOR_MAP_BYTES, "scalar": 4}
 ROWS = {"spmm:1x64x256": "spmm_quad", "spmm:8x64x256": "spmm_quad", "spmm:32x64x256": "spmm_quad_sm90", "spmm:8x64x256:bias": "spmm_quad"}
+ROWS |= {"unpack:64x256": "unpack_quad"}
 
 
 @pytest.fixture(scope="module")
@@ -56,6 +57,7 @@ def serving(cuda: FakeCuda, made: pack.Pack, monkeypatch: pytest.MonkeyPatch):
     one = served.serving([made], launcher, 132)
     monkeypatch.setattr(served, "_of", lambda weight: one)
     monkeypatch.setattr(product, "kernels", [sparse.Kernel("quad-bitmap", "cpu", served.crossover, served.run)])
+    monkeypatch.setattr(product, "unpackers", [])
     yield cuda
     launcher._core.release()
 
@@ -88,6 +90,17 @@ def test_above_the_last_measured_number_and_for_other_weights_dense_serves(servi
     assert not serving.launches()
 
 
+def test_above_the_crossover_a_kernel_unpacks(serving, monkeypatch):
+    monkeypatch.setattr(product, "unpackers", [product.Unpacker("quad-bitmap", "cpu", served.unpack)])
+    weight = sparse.compress(half_empty(80))  # another shape than the one that was measured
+    sparse.linear(torch.ones(200, 256).half(), weight)
+    (launch,) = serving.launches()
+    assert weight.parts["records"].data_ptr().to_bytes(8, "little") in bytes(launch.params)
+    assert not served.unpack(sparse.compress(half_empty(), order="lane"), torch.empty(64, 256).half())
+    wide = sparse.compress(half_empty(80, 260))
+    assert not served.unpack(wide, torch.empty(80, 260).half()), "rows of no multiple of 16 bytes: PyTorch's turn"
+
+
 def test_a_bias_is_part_of_a_kernel_or_added(serving):
     weight, bias = sparse.compress(half_empty()), torch.ones(64).half()
     sparse.linear(torch.ones(4, 256).half(), weight, bias)
@@ -98,7 +111,7 @@ def test_a_bias_is_part_of_a_kernel_or_added(serving):
 
 
 def test_a_pack_in_which_dense_won_ends_there(made):
-    entries = tuple(e.replace(rival="eager", candidate="", plan=None) if e.workload.axes["N"] == 8 else e for e in made.entries)
+    entries = tuple(e.replace(rival="eager", candidate="", plan=None) if e.workload.axes.get("N") == 8 else e for e in made.entries)
     other = pack.Pack(made.path, made.manifest.replace(entries=entries))
     one = served.serving([other], None, 132)  # pyright: ignore[reportArgumentType]
     assert one.most(sparse.compress(half_empty())) == 1

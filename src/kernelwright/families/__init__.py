@@ -20,6 +20,7 @@ _CLASSES = {
     "gemm_sm90_whole_k": ("cuda", "kernelwright.families.gemm_sm90.family:WholeK"),
     "spmm_quad": ("cuda", "kernelwright.families.spmm_quad.family:Streams"),
     "spmm_quad_sm90": ("cuda", "kernelwright.families.spmm_quad.family:Tiles"),
+    "unpack_quad": ("cuda", "kernelwright.families.spmm_quad.family:Unpack"),
     "scripted": ("fake", "kernelwright.families.scripted:Scripted"),
 }
 """Name to the kind of target and the class; a Family for another kind of target is not even imported."""

@@ -212,6 +212,66 @@ class Spmm(Problem):
         return tuple(w.replace(axes=dict(zip(self.axes, s, strict=True))) for s in shapes)
 
 
+class Unpack(Problem):
+    """`unpack`: a compressed weight to a dense one (M x K), bit for bit: what many rows of activations are multiplied with."""
+
+    name = "unpack"
+    axes = ("M", "K")
+    allocates = False
+
+    def tensors(self, w: Workload) -> tuple[TensorSpec, ...]:
+        m, k = (w.axes[x] for x in self.axes)
+        of = {spec.name: spec for spec in Spmm().tensors(_product(w))}
+        return (*(of[name] for name in ("records", "offsets", "facts")), TensorSpec("w", (m, k), w.dtype, "out"))
+
+    def cases(self, w: Workload) -> tuple[Case, ...]:
+        names = ("rows", "integer", "banded", "empty-rows")
+        return (
+            *(Case(name, "exact") for name in names),
+            Case("normal", "normal"),
+            Case("nan", "adversarial"),
+            Case("denormal", "adversarial"),
+        )
+
+    def generate(self, w: Workload, case: Case, rng: torch.Generator, device: torch.device | str) -> Tensors:
+        inputs = Spmm().generate(_product(w), case, rng, device)
+        return {name: inputs[name] for name in ("records", "offsets", "facts")}
+
+    def reference(self, w: Workload, inputs: Tensors) -> Tensors:
+        return {"w": self.eager(w, inputs)["w"].double()}
+
+    def eager(self, w: Workload, inputs: Tensors) -> Tensors:
+        """In PyTorch's operations."""
+        device = inputs["records"].device
+        out = torch.empty(w.axes["M"], w.axes["K"], dtype=TORCH_DTYPES[w.dtype], device=device)
+        facts = {"prefix_bits": int(inputs["facts"][0]), "expected": weights(w).expected, "order": quad_bitmap.ORDERS.index("tile")}
+        if out.numel():
+            parts = {"records": inputs["records"].view(torch.uint8), "offsets": inputs["offsets"]}
+            quad_bitmap.unpack(parts, facts, out)
+        return {"w": out}
+
+    def scale(self, w: Workload, inputs: Tensors, reference: Tensors) -> Tensors:
+        """Nothing is computed: any difference is an error."""
+        return {"w": torch.full_like(reference["w"], 2.0**-150)}
+
+    def bound(self, w: Workload) -> float:
+        return 0.5
+
+    def cost(self, w: Workload) -> Cost:
+        m, k = (w.axes[x] for x in self.axes)
+        size = DTYPES[w.dtype]
+        return Cost(flops=0.0, bytes=m * k * (1 / 8 + size * (1 - weights(w).zeros / 100) + size), unit="vector")
+
+    def variants(self, w: Workload) -> tuple[Workload, ...]:
+        shapes = [(1, 1), (40, 128), (16, 136), (33, 65), (130, 300), (272, 1288), (0, 128), (16, 0)]
+        return tuple(w.replace(axes=dict(zip(self.axes, s, strict=True))) for s in shapes)
+
+
+def _product(w: Workload) -> Workload:
+    """With no row of activations."""
+    return Workload(problem="spmm", axes={"N": 0, **w.axes}, dtype=w.dtype, layout=w.layout)
+
+
 def _kept(kind: str, shape: torch.Size, zeros: int, rng: torch.Generator, device: torch.device | str) -> torch.Tensor:
     """bool (rows, columns), True where a weight is kept; never more than the buffers of a Workload hold."""
     rows, columns = shape

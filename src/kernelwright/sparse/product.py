@@ -46,6 +46,25 @@ kernels: list[Kernel] = [Kernel(quad_bitmap.NAME, "cuda", _from_packs, _run_from
 """What is registered; the first that serves is taken. Ours come from the packs in use."""
 
 
+@dataclass(frozen=True)
+class Unpacker:
+    """Makes a weight of one layout dense on one type of device, faster than PyTorch's operations do."""
+
+    layout: str
+    device: str
+    run: Callable[[Compressed, Tensor], bool]
+    """(weight, out of its shape and dtype) -> whether it has enqueued what writes `out`."""
+
+
+def _unpack_from_packs(weight: Compressed, out: Tensor) -> bool:
+    from kernelwright.sparse import served
+
+    return served.unpack(weight, out)
+
+
+unpackers: list[Unpacker] = [Unpacker(quad_bitmap.NAME, "cuda", _unpack_from_packs)]
+
+
 def linear(x: Tensor, weight: Compressed, bias: Tensor | None = None) -> Tensor:
     """torch.nn.functional.linear with x (..., columns) of the weight's dtype and bias (rows) or None -> (..., rows)."""
     parts = [weight.parts[name] for name in LAYOUTS[weight.layout].PARTS]
@@ -63,7 +82,10 @@ def _linear(x: Tensor, parts: list[Tensor], facts: list[int], layout: str, dtype
             out = x.new_empty(flat.shape[0], rows)
             if kernel.run(flat.contiguous(), weight, bias, out):
                 return out.view(*x.shape[:-1], rows)
-    return torch.nn.functional.linear(x, weight.to_dense(_scratch(weight)), bias)
+    dense = _scratch(weight)
+    if not any((u.layout, u.device) == (layout, x.device.type) and u.run(weight, dense) for u in unpackers):
+        weight.to_dense(dense)
+    return torch.nn.functional.linear(x, dense, bias)
 
 
 def _check(x: Tensor, columns: int, dtype: torch.dtype) -> None:

@@ -3,13 +3,15 @@
 A pack says for a weight's shape, dtype and share of zeros which kernel was the fastest at each number of activation rows that was measured,
 or that a dense product was. From one row up to the last measured number before dense won, our kernels serve; a number between two measured
 ones takes the kernel of the larger. Nothing is guessed for shapes that were not measured: there the weight is unpacked and multiplied
-densely."""
+densely. A kernel that unpacks (problem `unpack`) serves weights of every shape: beside it there are only PyTorch's operations, which take
+ten times as long and more."""
 
 from __future__ import annotations
 
 import bisect
 import contextlib
 import itertools
+import math
 import warnings
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -39,6 +41,8 @@ class Served:
     sms: int
     kernels: dict[Key, list[tuple[int, packs.Entry]]]
     """Ascending by activation rows, cut off where dense was faster."""
+    unpacking: dict[tuple[str, int], list[packs.Entry]]
+    """By dtype and quad-bitmap's expected count."""
     folders: dict[str, packs.Pack]
     """Candidate to the pack that has it."""
     number: int = field(default_factory=itertools.count().__next__)
@@ -47,9 +51,7 @@ class Served:
 
     def most(self, weight: Compressed) -> int:
         """Activation rows."""
-        if weight.facts["order"] != quad_bitmap.ORDERS.index("tile"):  # the one in which our kernels multiply
-            return 0
-        found = [] if self.off else self.kernels.get(_key(weight, ""), [])
+        found = [] if self.off or not _tiled(weight) else self.kernels.get(_key(weight, ""), [])
         return found[-1][0] if found else 0
 
     def run(self, x: Tensor, weight: Compressed, bias: Tensor | None, out: Tensor) -> bool:
@@ -70,20 +72,41 @@ class Served:
             if not self._launched(entry, tensors, {"N": x.shape[0], "M": weight.shape[0], "K": weight.shape[1]}):
                 return False
         except (LaunchError, DeviceFailure) as error:
-            self.off = True
-            warnings.warn(f"kernelwright multiplies sparse weights densely from now on: {error}", RuntimeWarning, stacklevel=2)
+            self._give_up(error)
             return False
         if kernels is plain and bias is not None:
             out += bias
         return True
 
+    def unpack(self, weight: Compressed, out: Tensor) -> bool:
+        """Whether a kernel was enqueued that writes the dense weight into `out`."""
+        entries = self.unpacking.get((DTYPE_NAMES[weight.dtype], weight.facts["expected"]), [])
+        if self.off or not entries or not _tiled(weight):
+            return False
+        entry = min(entries, key=lambda e: abs(math.log(math.prod(weight.shape) / math.prod(e.workload.axes.values()))))
+        tensors = {
+            "records": weight.parts["records"].view(torch.int32),
+            "offsets": weight.parts["offsets"],
+            "facts": _numbers(weight),
+            "w": out,
+        }
+        try:
+            return self._launched(entry, tensors, {"M": weight.shape[0], "K": weight.shape[1]})
+        except (LaunchError, DeviceFailure) as error:
+            self._give_up(error)
+            return False
+
+    def _give_up(self, error: Exception) -> None:
+        self.off = True
+        warnings.warn(f"kernelwright multiplies sparse weights densely from now on: {error}", RuntimeWarning, stacklevel=3)
+
     def _launched(self, entry: packs.Entry, tensors: dict[str, Tensor], axes: dict[str, int]) -> bool:
-        operation = self.launcher.operation(f"spmm {self.number} {entry.candidate}")
+        operation = self.launcher.operation(f"sparse {self.number} {entry.candidate}")
         done = self.launcher.launch(operation, *tensors.values())
         if done is None:
             self.launcher.ready(operation, *tensors.values())
             done = self.launcher.launch(operation, *tensors.values())
-        device = tensors["x"].device
+        device = tensors["records"].device
         if done is None and not (device.type == "cuda" and torch.cuda.is_current_stream_capturing()):  # which forbids loading kernels
             artifact = self.folders[entry.candidate].artifact(entry)
             assert artifact is not None and entry.plan is not None, "a CUDA kernel has a cubin and a plan"
@@ -96,6 +119,7 @@ class Served:
         return done is True
 
 
+PROBLEMS = (spmm.Spmm.name, spmm.Unpack.name)
 _facts: dict[tuple[torch.device, int, int], Tensor] = {}
 _served: dict[tuple[torch.device, tuple[Path, ...]], Served | None] = {}
 
@@ -109,6 +133,11 @@ def crossover(weight: Compressed) -> int:
 def run(x: Tensor, weight: Compressed, bias: Tensor | None, out: Tensor) -> bool:
     served = _of(weight)
     return served is not None and served.run(x, weight, bias, out)
+
+
+def unpack(weight: Compressed, out: Tensor) -> bool:
+    served = _of(weight)
+    return served is not None and served.unpack(weight, out)
 
 
 def _of(weight: Compressed) -> Served | None:
@@ -130,7 +159,7 @@ def _open(device: torch.device, paths: tuple[Path, ...]) -> Served | None:
         with contextlib.suppress(packs.PackError):
             pack = packs.load(path, built=False)
             pack.check(f"cuda:sm_{of.major}{of.minor}", of.name)
-            if any(e.workload.problem == spmm.Spmm.name for e in pack.entries):
+            if any(e.workload.problem in PROBLEMS for e in pack.entries):
                 fitting.append(pack_cache.whole(pack))
     try:
         return serving(fitting, open_launcher(), of.multi_processor_count) if fitting else None
@@ -142,19 +171,29 @@ def _open(device: torch.device, paths: tuple[Path, ...]) -> Served | None:
 def serving(fitting: list[packs.Pack], launcher: Launcher, sms: int) -> Served:
     """Of these packs; the first that knows a weight and an epilogue serves them."""
     kernels: dict[Key, list[tuple[int, packs.Entry]]] = {}
+    unpacking: dict[tuple[str, int], list[packs.Entry]] = {}
     folders: dict[str, packs.Pack] = {}
     for pack in fitting:
         mine: dict[Key, dict[int, packs.Entry]] = {}
         for e in pack.entries:
             w = e.workload
-            if w.problem == spmm.Spmm.name and spmm.weights(w).layout == "quad":
-                key = (w.axes["M"], w.axes["K"], w.dtype, spmm.weights(w).expected, w.epilogue)
-                mine.setdefault(key, {})[w.axes["N"]] = e
-                folders.setdefault(e.candidate, pack)
+            if w.problem not in PROBLEMS or spmm.weights(w).layout != "quad":
+                continue
+            expected = spmm.weights(w).expected
+            if w.problem == spmm.Spmm.name:
+                mine.setdefault((w.axes["M"], w.axes["K"], w.dtype, expected, w.epilogue), {})[w.axes["N"]] = e
+            elif not e.rival:
+                unpacking.setdefault((w.dtype, expected), []).append(e)
+            folders.setdefault(e.candidate, pack)
         for key, by_rows in mine.items():
             ours = itertools.takewhile(lambda pair: not pair[1].rival, sorted(by_rows.items()))
             kernels.setdefault(key, list(ours))
-    return Served(launcher, sms, kernels, folders)
+    return Served(launcher, sms, kernels, unpacking, folders)
+
+
+def _tiled(weight: Compressed) -> bool:
+    """Whether it is packed in the order that our kernels read."""
+    return weight.facts["order"] == quad_bitmap.ORDERS.index("tile")
 
 
 def _key(weight: Compressed, epilogue: str) -> Key:

@@ -8,7 +8,7 @@ from pathlib import Path
 from types import ModuleType
 
 from kernelwright.families.family import Config, DeviceFacts, Family, Space
-from kernelwright.families.spmm_quad import streams, tiles
+from kernelwright.families.spmm_quad import streams, tiles, unpack
 from kernelwright.problems.spmm import weights
 from kernelwright.records import Candidate, Workload
 
@@ -21,16 +21,17 @@ class Scheme(Family):
     """fp16 and bf16, sums in fp32. `scheme` is the Python module beside the kernel of the same name."""
 
     scheme: ModuleType
+    problem = "spmm"
     oldest = 90
     """Compute capability that it needs."""
 
     def refuses(self, w: Workload, device: DeviceFacts) -> str | None:
-        if w.problem != "spmm" or weights(w).layout != "quad":
-            return "it multiplies with weights in quad-bitmap records (problem `spmm`, layout quad)"
+        if w.problem != self.problem or weights(w).layout != "quad":
+            return f"it is for weights in quad-bitmap records (problem `{self.problem}`, layout quad)"
         if device.sm < self.oldest:
             return f"it needs sm_{self.oldest}"
         if w.dtype not in ("fp16", "bf16"):
-            return f"it multiplies fp16 and bf16, not {w.dtype}"
+            return f"it is for fp16 and bf16, not {w.dtype}"
         return self.scheme.refuses(w)
 
     def space(self, w: Workload, device: DeviceFacts) -> Space:
@@ -66,6 +67,13 @@ class Streams(Scheme):
 class Tiles(Scheme):
     name = "spmm_quad_sm90"
     scheme = tiles
+
+
+class Unpack(Scheme):
+    name = "unpack_quad"
+    scheme = unpack
+    problem = "unpack"
+    oldest = 80
 
 
 @cache
