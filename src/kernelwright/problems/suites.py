@@ -27,6 +27,7 @@ SUITES: dict[str, str] = {
     "chains": "every chain at 1024 x 1024, fp32",
     "chains-llm": "chains at the shapes of language models, fp16 and bf16",
     "gemm-small": "20 small and skinny fp32 products, for the CPU",
+    "sparse-50": "layers with half-empty weights: nine shapes at 1 to 64 activation rows, fp16, and each weight unpacked",
     "gemm-dozen": "12 representative fp16 products, for a GPU",
 }
 """Name to description."""
@@ -130,6 +131,13 @@ _GEMM_DOZEN = (
 )  # fmt: skip
 
 
+SPARSE_LAYERS = (
+    (4096, 4096), (12288, 4096), (11008, 4096), (4096, 11008), (5120, 5120), (13824, 5120), (8192, 8192), (28672, 8192), (8192, 28672),
+)  # fmt: skip
+"""Rows and columns of weights: attention and feed-forward layers of Llama-2 7B, 13B and 70B."""
+SPARSE_ROWS = (1, 8, 16, 32, 64)
+
+
 def suite(name: str, *, dtype: str | None = None) -> tuple[Workload, ...]:
     """The Workloads of a suite, each once; `dtype` overrides theirs. Raises ProblemError for an unknown name."""
     from kernelwright.problems import ProblemError
@@ -154,6 +162,9 @@ def _members(name: str) -> list[Workload]:
         return [_chain(c.name, 1024, 1024, "fp32") for c in CHAINS]
     if name == "chains-llm":
         return [_chain(*shape, dtype) for dtype in ("fp16", "bf16") for shape in _CHAINS_LLM]
+    if name == "sparse-50":
+        layers = [_sparse("spmm", N=n, M=m, K=k) for m, k in SPARSE_LAYERS for n in SPARSE_ROWS]
+        return layers + [_sparse("unpack", M=m, K=k) for m, k in SPARSE_LAYERS]
     if name == "gemm-small":
         return [_gemm(*shape, "fp32", "nn") for shape in _GEMM_SMALL]
     return [_gemm(*shape, "fp16", "nn") for shape in _GEMM_DOZEN]
@@ -165,6 +176,10 @@ def size_class(flops: float) -> str:
 
 def _gemm(m: int, n: int, k: int, dtype: str, layout: str) -> Workload:
     return Workload(problem="gemm", axes={"M": m, "N": n, "K": k}, dtype=dtype, layout=layout)
+
+
+def _sparse(problem: str, **axes: int) -> Workload:
+    return Workload(problem=problem, axes=axes, dtype="fp16", layout="quad-50")
 
 
 def _chain(name: str, rows: int, cols: int, dtype: str) -> Workload:

@@ -5,7 +5,8 @@
     sparse.convert(model)                       # in place; sparse.revert(model) undoes it
     sparse.save_pretrained(model, "folder")     # a transformers model; model.state_dict() works with any
 
-docs/sparse.md has the layouts. No GPU kernel ships yet: layers unpack their weight and multiply densely, which saves memory and costs time.
+docs/sparse.md has the layouts. Packs in use (`kw.use`) may have kernels that multiply such weights as they are; without one, layers unpack
+their weight and multiply densely, which saves memory and costs time.
 """
 
 from kernelwright.sparse.checkpoint import MissingExtra, convert_checkpoint, inspect, load_file, save_file

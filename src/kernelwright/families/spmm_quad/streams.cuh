@@ -199,7 +199,6 @@ extern "C" __global__ void __launch_bounds__(Config::warps * 32, 1)
     const int clusters = gridDim.x / Config::cluster, part = blockIdx.x % Config::cluster;
     const Layout at(kw::shared_address(shared), N, M, K, blockIdx.x / Config::cluster, clusters, part);
     kw::launch_dependents();
-    kw::grid_dependency_wait();
 
     const int items = at.strips * at.records, busy = max(1, min(Config::warps, items));
     Stream stream = {records, offsets, at};
@@ -216,6 +215,7 @@ extern "C" __global__ void __launch_bounds__(Config::warps * 32, 1)
         __syncwarp();
     }
     for (int k = 0; k < stream.slots; k++) stream.start(k, k);
+    kw::grid_dependency_wait();  // so far only the weight, which no kernel writes, was read
     load_x(x, ld_x, N, K, at);
     kw::cp_async_wait<0>();
     __syncthreads();

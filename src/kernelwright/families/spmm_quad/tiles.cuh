@@ -178,12 +178,12 @@ extern "C" __global__ void __launch_bounds__(warps * 32 + 32, 1)
     }
     __syncthreads();
     kw::launch_dependents();
-    kw::grid_dependency_wait();
 
     const Share share(M, K, gridDim.x);
     const long long begin = share.begin(blockIdx.x);
     const int count = (int)(share.begin(blockIdx.x + 1) - begin);
     if (warp == warps) {
+        kw::grid_dependency_wait();
         produce(&map_x, shared, share, begin, count);
     } else {
         Stream stream = {records, offsets, warp, kw::ceil_div(M, record_rows), share.per_tile, begin, count};
@@ -194,6 +194,7 @@ extern "C" __global__ void __launch_bounds__(warps * 32 + 32, 1)
         stream.slots = min(most_slots, Config::ring_bytes / stream.slot_bytes);  // at least 1: there is room for a record without zeros
         stream.ring = shared + rings_at + warp * Config::ring_bytes, stream.barriers = own + warp * most_slots * 8;
         for (int k = 0; k < stream.slots; k++) stream.start(k, k);
+        kw::grid_dependency_wait();  // so far only the weight, which no kernel writes, was read
         const Finish<Config> finish = {bias, factor, addend, y, ld_factor, ld_addend, ld_y};
         if (wide)
             consume<true>(shared, share, stream, workspace, finish, N, M);
