@@ -33,6 +33,8 @@ Loaded = tuple[list[Run], Callable[[], None] | None]
 
 def names_for(w: Workload, target: str, *, every: bool = False) -> tuple[str, ...]:
     """The rivals that make sense for a Workload on a target, the anchor of the search first; or `every` one that can be asked for."""
+    if w.problem == "unpack":
+        return ("eager",)  # which reads a number from the device: nothing to compile or to capture
     names = ["eager", "compile", "compile-max"]
     if target.startswith("cuda"):
         names.append("graph")

@@ -31,6 +31,12 @@ struct Config {
 using Element = Config::Element;
 constexpr int most_slots = Config::bulk ? 8 : 4;  // of a ring; cp.async waits for a constant number of groups
 
+/// The first of `count` things that part `part` of `parts` has. The plan promises that the product fits 32 bits: a division of 64 takes 400
+/// clocks, and the first copy would wait for six of them.
+__device__ __forceinline__ int first_of(unsigned count, unsigned part, unsigned parts) { return count * part / parts; }
+/// The part that has this one.
+__device__ __forceinline__ int owner_of(unsigned which, unsigned count, unsigned parts) { return ((which + 1) * parts - 1) / count; }
+
 /// Where the parts of a block's shared memory begin, and how much of the matrix is its own.
 struct Layout {
     int strip0, strips, record0, records, per_strip;
@@ -39,9 +45,9 @@ struct Layout {
     __device__ __forceinline__ Layout(unsigned shared, int N, int M, int K, int cluster, int clusters, int part) {
         const int all = kw::ceil_div(M, record_rows), most_strips = kw::ceil_div(all, clusters);
         per_strip = kw::ceil_div(K, record_columns);
-        strip0 = (int)((long long)all * cluster / clusters), strips = (int)((long long)all * (cluster + 1) / clusters) - strip0;
-        record0 = (int)((long long)per_strip * part / Config::cluster);
-        records = (int)((long long)per_strip * (part + 1) / Config::cluster) - record0;
+        strip0 = first_of(all, cluster, clusters), strips = first_of(all, cluster + 1, clusters) - strip0;
+        record0 = first_of(per_strip, part, Config::cluster);
+        records = first_of(per_strip, part + 1, Config::cluster) - record0;
         barriers = shared;
         sums = barriers + Config::warps * most_slots * 8;
         slab = sums + kw::ceil_div((Config::warps + most_strips) * N * 64, 128) * 128;
@@ -198,23 +204,26 @@ extern "C" __global__ void __launch_bounds__(Config::warps * 32, 1)
     const int lane = threadIdx.x % 32, warp = kw::warp_index();
     const int clusters = gridDim.x / Config::cluster, part = blockIdx.x % Config::cluster;
     const Layout at(kw::shared_address(shared), N, M, K, blockIdx.x / Config::cluster, clusters, part);
+    const unsigned barriers = at.barriers + warp * most_slots * 8;
+    if constexpr (Config::bulk) {
+        if (lane < most_slots) kw::barrier_init(barriers + lane * 8, 1);
+        kw::fence_barrier_init();
+        __syncwarp();
+    }
     kw::launch_dependents();
 
     const int items = at.strips * at.records, busy = max(1, min(Config::warps, items));
     Stream stream = {records, offsets, at};
-    stream.begin = warp < busy ? (int)((long long)items * warp / busy) : 0;
-    stream.count = warp < busy ? (int)((long long)items * (warp + 1) / busy) - stream.begin : 0;
-    stream.here = stream.place(lane), stream.next = stream.place(32 + lane);
+    stream.begin = warp < busy ? first_of(items, warp, busy) : 0;
+    stream.count = warp < busy ? first_of(items, warp + 1, busy) - stream.begin : 0;
+    stream.barriers = barriers;
+    stream.here = stream.place(lane);
     const bool wide = kw::load_global_4_or_zero(facts, true) == 16;
     stream.slot_bytes = kw::ceil_div(kw::load_global_4_or_zero(facts + 1, true), 128) * 128;
     stream.slots = min(most_slots, Config::ring_bytes / stream.slot_bytes);  // at least 1: the plan has room for a record without zeros
-    stream.ring = at.ring + warp * Config::ring_bytes, stream.barriers = at.barriers + warp * most_slots * 8;
-    if constexpr (Config::bulk) {
-        if (lane < stream.slots) kw::barrier_init(stream.barriers + lane * 8, 1);
-        kw::fence_barrier_init();
-        __syncwarp();
-    }
+    stream.ring = at.ring + warp * Config::ring_bytes;
     for (int k = 0; k < stream.slots; k++) stream.start(k, k);
+    stream.next = stream.place(32 + lane);
     kw::grid_dependency_wait();  // so far only the weight, which no kernel writes, was read
     load_x(x, ld_x, N, K, at);
     kw::cp_async_wait<0>();
@@ -237,8 +246,7 @@ extern "C" __global__ void __launch_bounds__(Config::warps * 32, 1)
         const int strip = i / each;
         float value = 0.f;
         if (items) {
-            const int first = (int)(((long long)(strip * at.records + 1) * busy - 1) / items);
-            const int last = (int)(((long long)(strip + 1) * at.records * busy - 1) / items);
+            const int first = owner_of(strip * at.records, items, busy), last = owner_of((strip + 1) * at.records - 1, items, busy);
             for (int w = first; w <= last; w++)
                 value += __uint_as_float(kw::load_shared_4(at.sums + ((w + strip) * each + i % each) * 4));
         }

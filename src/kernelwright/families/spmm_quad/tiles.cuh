@@ -33,17 +33,15 @@ constexpr int rings_at = Config::stages * stage_bytes, barriers_at = rings_at + 
 
 /// The list of all steps, and a block's share of it.
 struct Share {
-    int per_tile;
-    long long items;
-    int blocks;
+    unsigned per_tile, items, blocks;  // items times blocks: 32 bits, as the plan promises; divisions of 64 take 400 clocks
 
     __device__ __forceinline__ Share(int M, int K, int blocks) : blocks(blocks) {
         per_tile = kw::ceil_div(K, record_columns);
-        items = (long long)kw::ceil_div(M, 16 * tile_strips) * per_tile;
+        items = kw::ceil_div(M, 16 * tile_strips) * per_tile;
     }
-    __device__ __forceinline__ long long begin(int block) const { return items * block / blocks; }
+    __device__ __forceinline__ unsigned begin(int block) const { return items * block / blocks; }
     /// The block that has this item.
-    __device__ __forceinline__ int owner(long long item) const { return (int)(((item + 1) * blocks - 1) / items); }
+    __device__ __forceinline__ int owner(unsigned item) const { return ((item + 1) * blocks - 1) / items; }
 };
 
 /// A lane's four sums of a unit: rows of W lane / 4 and 8 further, rows of X 2 (lane % 4) and the next.
@@ -56,11 +54,12 @@ __device__ __forceinline__ void store_unit(const Finish<Config>& finish, float4 
 }
 
 /// X for every step of the block's share.
-__device__ __forceinline__ void produce(const CUtensorMap* map_x, unsigned shared, const Share& share, long long begin, int count) {
+__device__ __forceinline__ void produce(const CUtensorMap* map_x, unsigned shared, const Share& share, unsigned begin, int count) {
     if (!kw::elect_one()) return;
     kw::prefetch_tensor_map(map_x);
     const unsigned full = shared + barriers_at, empty = full + Config::stages * 8;
-    int record = (int)(begin % share.per_tile), stage = 0;
+    unsigned record = begin % share.per_tile;
+    int stage = 0;
     unsigned parity = 1;  // the first round finds all stages empty
     for (int k = 0; k < count; k++) {
         kw::barrier_wait(empty + stage * 8, parity);
@@ -78,8 +77,8 @@ __device__ __forceinline__ void produce(const CUtensorMap* map_x, unsigned share
 struct Stream {
     const unsigned char* records;
     const int* offsets;
-    int warp, strips, per_tile;
-    long long begin;
+    int warp, strips;
+    unsigned per_tile, begin;
     int count, slots, slot_bytes;
     unsigned ring, barriers;
     int first, next_first;  // a lane has one record of the current 32, and one of the 32 after
@@ -88,7 +87,7 @@ struct Stream {
     __device__ __forceinline__ void place(int k, int& at, unsigned& size) const {
         at = 0, size = 0;
         if (k >= count) return;
-        const int tile = (int)((begin + k) / per_tile), record = (int)((begin + k) % per_tile);
+        const int tile = (begin + k) / per_tile, record = begin + k - tile * per_tile;
         const int strip = min(tile * tile_strips + warp, strips - 1);  // below the matrix, the last again: nobody stores it
         const int* offset = offsets + (long long)strip * per_tile + record;
         at = kw::load_global_4_or_zero(offset, true);
@@ -115,7 +114,8 @@ __device__ __forceinline__ void consume(unsigned shared, const Share& share, Str
     const Record<Config::expected, Wide, Packing::at_once> reader;
     const unsigned full = shared + barriers_at, empty = full + Config::stages * 8;
     float sums[columns / 2] = {};
-    int tile = (int)(stream.begin / share.per_tile), record = (int)(stream.begin % share.per_tile), first_record = record;
+    int tile = stream.begin / share.per_tile;
+    unsigned record = stream.begin % share.per_tile, first_record = record;
     int slot = 0, stage = 0;
     unsigned parity = 0, x_parity = 0;
 #pragma unroll 1
@@ -180,20 +180,20 @@ extern "C" __global__ void __launch_bounds__(warps * 32 + 32, 1)
     kw::launch_dependents();
 
     const Share share(M, K, gridDim.x);
-    const long long begin = share.begin(blockIdx.x);
-    const int count = (int)(share.begin(blockIdx.x + 1) - begin);
+    const unsigned begin = share.begin(blockIdx.x);
+    const int count = share.begin(blockIdx.x + 1) - begin;
     if (warp == warps) {
         kw::grid_dependency_wait();
         produce(&map_x, shared, share, begin, count);
     } else {
         Stream stream = {records, offsets, warp, kw::ceil_div(M, record_rows), share.per_tile, begin, count};
         stream.place(lane, stream.first, stream.bytes);
-        stream.place(32 + lane, stream.next_first, stream.next_bytes);
         const bool wide = kw::load_global_4_or_zero(facts, true) == 16;
         stream.slot_bytes = kw::ceil_div(kw::load_global_4_or_zero(facts + 1, true), 128) * 128;
         stream.slots = min(most_slots, Config::ring_bytes / stream.slot_bytes);  // at least 1: there is room for a record without zeros
         stream.ring = shared + rings_at + warp * Config::ring_bytes, stream.barriers = own + warp * most_slots * 8;
         for (int k = 0; k < stream.slots; k++) stream.start(k, k);
+        stream.place(32 + lane, stream.next_first, stream.next_bytes);
         kw::grid_dependency_wait();  // so far only the weight, which no kernel writes, was read
         const Finish<Config> finish = {bias, factor, addend, y, ld_factor, ld_addend, ld_y};
         if (wide)
@@ -209,7 +209,7 @@ extern "C" __global__ void __launch_bounds__(warps * 32)
               int K, int blocks, int ld_factor, int ld_addend, int ld_y) {
     const int tile = blockIdx.x, fragment = blockIdx.y, lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     const Share share(M, K, blocks);
-    const int first = share.owner((long long)tile * share.per_tile), last = share.owner((long long)(tile + 1) * share.per_tile - 1);
+    const int first = share.owner(tile * share.per_tile), last = share.owner((tile + 1) * share.per_tile - 1);
     kw::launch_dependents();
     kw::grid_dependency_wait();
     if (first == last) return;

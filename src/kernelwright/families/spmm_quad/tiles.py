@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from kernelwright.families.family import Config, DeviceFacts, Space
 from kernelwright.families.gemm_sm90.limits import ints, too_many_registers, too_much_smem
-from kernelwright.families.spmm_quad.streams import ELEMENT, args, flags, ring_bytes
+from kernelwright.families.spmm_quad.streams import ELEMENT, MOST_RECORDS, args, flags, ring_bytes
 from kernelwright.plan import cdiv
 from kernelwright.problems.spmm import weights
 from kernelwright.records import Launch, LaunchPlan, ScalarArg, TensorArg, TensorMapArg, Workload, WorkspaceArg
@@ -80,7 +80,14 @@ def plan(c: Config, w: Workload, device: DeviceFacts) -> LaunchPlan:
     return LaunchPlan(
         launches=(multiply, add),
         workspace=f"({blocks} + {tiles}) * {64 * groups * n * 4}",
-        requires=("align_records % 16 == 0", f"N <= {n}", "min(N, M, K) > 0", "ld_x % 8 == 0", "align_x % 16 == 0"),
+        requires=(
+            "align_records % 16 == 0",
+            f"cdiv(M, 16) * cdiv(K, 128) < {MOST_RECORDS}",
+            f"N <= {n}",
+            "min(N, M, K) > 0",
+            "ld_x % 8 == 0",
+            "align_x % 16 == 0",
+        ),
     )
 
 
