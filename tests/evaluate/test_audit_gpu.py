@@ -16,6 +16,7 @@ from made_up import made_up_pack
 pytestmark = pytest.mark.gpu
 
 SOURCE = """
+#include <kernelwright/barrier.cuh>
 extern "C" __global__ void product(const float* a, const float* b, float* c, int m, int n, int k) {
     __shared__ float row[256];
     int i = blockIdx.x, j = threadIdx.x;
@@ -29,6 +30,17 @@ extern "C" __global__ void product(const float* a, const float* b, float* c, int
     if (j < n) c[i * n + j] = sum;
     EXTRA
 }
+"""
+ONE_THREADS_MBARRIER = """
+    __shared__ unsigned long long bar;
+    const unsigned at = unsigned(__cvta_generic_to_shared(&bar));
+    if (threadIdx.x == 0) {
+        kw::barrier_init(at, 1);
+        kw::fence_barrier_init();
+        kw::barrier_expect(at, 0);
+    }
+    __syncthreads();
+    kw::barrier_wait(at, 0);
 """
 NEEDS_TOOL = pytest.mark.skipif(sanitizer() is None, reason="compute-sanitizer is not installed")
 
@@ -54,8 +66,9 @@ def watched(candidate: Candidate) -> Watched:
         (product(), "racecheck", Outcome.OK),
         (product(extra="if (i == m - 1 && j == 0) c[m * n] = 0;"), "memcheck", Outcome.OUT_OF_BOUNDS),
         (product(barrier=""), "racecheck", Outcome.NONDETERMINISTIC),
+        (product(extra=ONE_THREADS_MBARRIER), "racecheck", Outcome.OK),
     ],
-    ids=("right-memcheck", "right-racecheck", "beyond-the-end", "no-barrier"),
+    ids=("right-memcheck", "right-racecheck", "beyond-the-end", "no-barrier", "mbarrier"),
 )
 def test_what_the_tools_find(candidate: Candidate, tool: str, outcome: Outcome):
     path, here = sanitizer(), target("cuda")

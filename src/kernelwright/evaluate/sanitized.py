@@ -6,7 +6,7 @@ an access beyond a tensor for a right one. The tool slows a kernel down by 10 to
 
 Starting Python, PyTorch and CUDA under the tool takes most of the 8 s that one kernel takes, so a process runs many. That one passed counts
 only if the process came to a clean end. Which kernel the tool's report is about cannot be told for sure: after a finding, a crash or a
-time-out each kernel runs again in a process of its own.
+time-out each kernel runs again in a process of its own. Warnings of racecheck that hazards.py explains are no finding.
 """
 
 from __future__ import annotations
@@ -21,15 +21,19 @@ import sys
 import tempfile
 import threading
 import time
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from kernelwright.evaluate import hazards
 from kernelwright.evaluate.drawn import contiguous_names
+from kernelwright.evaluate.hazards import Warned
 from kernelwright.records import DTYPES, Build, Candidate, Outcome, Record, Verdict, Workload
 from kernelwright.settings import child_environment
-from kernelwright.targets.target import Bound, CandidateFault, Device, DeviceLost
+from kernelwright.targets.target import Bound, CandidateFault, Device, DeviceLost, TargetUnavailable
 
 if TYPE_CHECKING:
     import torch
@@ -88,6 +92,18 @@ def sanitizer_version(path: str) -> str:
     return found[1] if found else "unknown"
 
 
+@dataclass(frozen=True)
+class _Run:
+    """One process under a tool."""
+
+    said: Sequence[Verdict | None]
+    """What it says of each kernel."""
+    trouble: Verdict | None
+    """What went wrong with it as a whole: then its OKs prove nothing. If nothing did, every kernel has its Verdict."""
+    warned: frozenset[Warned] = frozenset()
+    """What racecheck warned of, if it found nothing else."""
+
+
 class Sanitizer:
     """The tool at `path`, at most PROCESSES of it at one time. `stop` ends all early, for those who wait in threads that Ctrl-C does not
     reach. `seconds` as SECONDS."""
@@ -99,28 +115,26 @@ class Sanitizer:
     def run(self, tool: str, request: Request) -> list[Verdict]:
         """The tool's Verdict on each kernel of the Request, in its order; OK only if the kernel ran to its end, in a process that ended
         cleanly and in which the tool found nothing. Raises OSError when the tool cannot be started."""
-        said, trouble = self._watch(tool, request)
-        if trouble is None:
-            return [verdict for verdict in said if verdict is not None]
-        if len(said) == 1 or self.stop.is_set():
-            return [trouble] * len(said)
-
-        def alone(kernel: Watched, before: Verdict | None) -> Verdict:
-            again, trouble = self._watch(tool, request.replace(kernels=(kernel,)))
-            verdict = next(verdict for verdict in (trouble, *again) if verdict is not None)
-            # a wrong result is one, though it may be right the next time
-            return before if verdict.ok and before is not None and not before.ok else verdict
-
+        together = self._watch(tool, request)
+        if together.trouble is None:
+            return [verdict for verdict in together.said if verdict is not None]
+        if len(together.said) == 1 or self.stop.is_set():
+            return [together.trouble] * len(together.said)
         with ThreadPoolExecutor(PROCESSES) as threads:
-            verdicts = list(threads.map(alone, request.kernels, said))
-        if trouble.outcome is not TOOLS[tool] or any(verdict.outcome is trouble.outcome for verdict in verdicts):
+            alone = list(threads.map(lambda kernel: self._watch(tool, request.replace(kernels=(kernel,))), request.kernels))
+        verdicts = []
+        for before, run in zip(together.said, alone, strict=True):
+            verdict = next(verdict for verdict in (run.trouble, *run.said) if verdict is not None)
+            # a wrong result is one, though it may be right the next time
+            verdicts.append(before if verdict.ok and before is not None and not before.ok else verdict)
+        trouble, no_hazards = together.trouble, frozenset[Warned]().union(*(run.warned for run in alone if run.trouble is None))
+        explained = any(verdict.outcome is trouble.outcome for verdict in verdicts) or (together.warned and together.warned <= no_hazards)
+        if trouble.outcome is not TOOLS[tool] or explained:
             return verdicts
-        evidence = f"{trouble.evidence} (in one process with {len(said)} kernels, though in none of them alone)"
+        evidence = f"{trouble.evidence} (in one process with {len(verdicts)} kernels, though in none of them alone)"
         return [trouble.replace(evidence=evidence) if verdict.ok else verdict for verdict in verdicts]
 
-    def _watch(self, tool: str, request: Request) -> tuple[list[Verdict | None], Verdict | None]:
-        """What one process says of each kernel, and what went wrong with it as a whole: then its OKs prove nothing. If nothing did, every
-        kernel has its Verdict."""
+    def _watch(self, tool: str, request: Request) -> _Run:
         with self._slots, tempfile.TemporaryDirectory() as folder:
             file = Path(folder) / "request.json"
             file.write_text(request.to_json())
@@ -138,13 +152,25 @@ class Sanitizer:
                     word = Said.from_json(line.removeprefix(SAID))
                     said[word.index] = word.verdict
         if code is None:
-            return said, Verdict(outcome=Outcome.TIMEOUT, evidence=f"{tool}: nothing was reported for {self.seconds:.0f} s")
+            return _Run(said, Verdict(outcome=Outcome.TIMEOUT, evidence=f"{tool}: nothing was reported for {self.seconds:.0f} s"))
         if code == FOUND:
-            return said, Verdict(outcome=TOOLS[tool], evidence=f"{tool}: {_finding(output)}")
+            warned = hazards.warnings(output) if tool == "racecheck" else frozenset()
+            if warned and None not in said and _no_hazard(request, warned):
+                note = "racecheck warns about an mbarrier's own instructions, which is no hazard"
+                return _Run([v.replace(evidence=f"{v.evidence}; {note}") if v and v.ok else v for v in said], None, warned)
+            return _Run(said, Verdict(outcome=TOOLS[tool], evidence=f"{tool}: {_finding(output)}"), warned)
         if code != 0 or None in said:
             tail = output.strip()[-400:] or "no output"
-            return said, Verdict(outcome=Outcome.CRASH, evidence=f"{tool}: the process ended with code {code}: {tail}")
-        return said, None
+            return _Run(said, Verdict(outcome=Outcome.CRASH, evidence=f"{tool}: the process ended with code {code}: {tail}"))
+        return _Run(said, None)
+
+
+def _no_hazard(request: Request, warned: frozenset[Warned]) -> bool:
+    """As hazards.no_hazard: which of many kernels a report is about cannot be told, and without a disassembler it stands."""
+    try:
+        return len(request.kernels) == 1 and hazards.no_hazard(warned, request.kernels[0].build.artifact)
+    except (TargetUnavailable, ValueError):
+        return False
 
 
 def run_tool(command: list[str], env: dict[str, str], seconds: float, stop: threading.Event) -> tuple[int | None, str]:
@@ -179,7 +205,7 @@ def run_tool(command: list[str], env: dict[str, str], seconds: float, stop: thre
 def _finding(output: str) -> str:
     """The first thing that the tool reports, without its frame of `=`."""
     lines = [line.strip("= ").strip() for line in output.splitlines() if line.startswith("=====")]
-    told = [line for line in lines if re.search(r"invalid|error|hazard|misaligned", line, re.IGNORECASE) and "SUMMARY" not in line]
+    told = [line for line in lines if re.search(r"invalid|error|race|hazard|misaligned", line, re.IGNORECASE) and "SUMMARY" not in line]
     return (told or lines or ["no report"])[0][:300]
 
 

@@ -34,6 +34,15 @@ def sass(path: str | Path) -> str:
     return done.stdout
 
 
+def instructions(path: str | Path) -> dict[str, dict[int, str]]:
+    """By kernel, then by offset in its code: `{"gemm": {0x740: "@!UP0 SYNCS.EXCH.64 URZ, [UR5], UR6"}}`. Raises as sass."""
+    found: dict[str, dict[int, str]] = {}
+    for section, code in re.findall(r"^\.text\.(\S+):\n(.*?)(?=^\.text\.|\Z)", sass(path), re.MULTILINE | re.DOTALL):
+        lines = re.findall(r"^\s*/\*([0-9a-f]{4,})\*/\s+(.*?)\s*;", code, re.MULTILINE)
+        found[section] = {int(offset, 16): re.sub(r"\s+", " ", text) for offset, text in lines}
+    return found
+
+
 def sass_mix(path: str | Path) -> dict[str, int]:
     """Static count of each opcode, most frequent first: `{"HGMMA": 12, "UTMALDG": 2, "LDL": 0 ...}` (only those that occur).
 
