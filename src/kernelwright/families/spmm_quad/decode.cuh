@@ -1,18 +1,19 @@
 // Quad-bitmap records in shared memory -> register operand A of mma.m16n8k16 and wgmma (docs/sparse.md has the record).
 //
-// Decoding decides over speed: at 4.3 TB/s and 1.162 bytes a weight each of 132 multiprocessors gets 16.5 weights a clock (1.7 GHz), so
-// 128 issue slots leave 7.7 instructions for a weight in all. Here it takes 4.1, and 4.7 with loads, mma and the loop (sm_90a, NVRTC 13.x,
-// 8 columns), against 7.1 of a plain version: a quad's bits are brought to bits 1 to 4, which ptxas turns into four predicates by one R2P
-// (a test of bit 0 costs two instructions more); a prefix byte is taken out, doubled and added by one dp4a; an absent pair costs half an
-// instruction of zeroing.
+// Decoding decides over speed: at 4.3 TB/s and 1.162 bytes a weight each of 132 multiprocessors gets 16.5 weights a clock (1.7
+// GHz), so 128 issue slots leave 7.7 instructions for a weight in all. Here it takes 4.1, and 5.1 with loads, mma and the loop
+// (sm_90a, NVRTC 13.x, 8 columns), against 7.1 of a plain version: a quad's bits are brought to bits 1 to 4, which ptxas turns
+// into four predicates by one R2P (a test of bit 0 costs two instructions more); a prefix byte is taken out, doubled and added by
+// one dp4a; an absent pair costs half an instruction of zeroing.
 #pragma once
 #include "kernelwright/copy.cuh"
 #include "kernelwright/numeric.cuh"
 
 constexpr int record_rows = 16, record_columns = 128;
 
-/// When two values become a register: at_once, by an instruction under the second's predicate, which must wait for the load before other
-/// predicates can take its place; or late, without a predicate, for another zeroing a pair (a quarter of an instruction a weight).
+/// When two values become a register: at_once, by an instruction under the second's predicate, which must wait for the load
+/// before other predicates can take its place; or late, without a predicate, for another zeroing a pair (a quarter of an
+/// instruction a weight).
 enum class Packing { at_once, late };
 
 template <int Expected, bool Wide, Packing Pack>
@@ -26,7 +27,8 @@ struct Record {
         word = lane / 8;
         below_mask = (1u << shift) - 1;
         rotate = (shift - 1) & 31;
-        // what the lane's addresses have in common: an 8-bit prefix says how far the count of values before its word is from expected
+        // what the lane's addresses have in common: an 8-bit prefix says how far the count of values before its word is from
+        // expected
         base = Wide ? 0 : header + 2 * (Expected * word - 128);
     }
 

@@ -1,10 +1,11 @@
 // Y = X W^T for few rows of X, W in quad-bitmap records: every warp decodes a stream of records of its own into mma.sync.
 //
-// A cluster owns a run of strips (16 rows of W), its blocks split K between them. A block keeps its part of X in shared memory, swizzled;
-// its strips' records are one list, strip by strip, which its warps share evenly, so that any number of rows fills all warps. A warp reads
-// its part of the list through a ring of bulk copies: no barrier of the block stands between them. Where its part ends inside a strip, the
-// sums so far go to a place of their own; at the end all parts of a strip are added, first those of a block in the order of warps, then
-// those of the cluster in the order of blocks: the same bits every time, without workspace or second kernel.
+// A cluster owns a run of strips (16 rows of W), its blocks split K between them. A block keeps its part of X in shared memory,
+// swizzled; its strips' records are one list, strip by strip, which its warps share evenly, so that any number of rows fills all
+// warps. A warp reads its part of the list through a ring of bulk copies: no barrier of the block stands between them. Where its
+// part ends inside a strip, the sums so far go to a place of their own; at the end all parts of a strip are added, first those of
+// a block in the order of warps, then those of the cluster in the order of blocks: the same bits every time, without workspace or
+// second kernel.
 //
 // Before sm_90 (Config::bulk is false) lanes copy 16 bytes each by cp.async, and a cluster is one block.
 #include "decode.cuh"
@@ -31,11 +32,13 @@ struct Config {
 using Element = Config::Element;
 constexpr int most_slots = Config::bulk ? 8 : 4;  // of a ring; cp.async waits for a constant number of groups
 
-/// The first of `count` things that part `part` of `parts` has. The plan promises that the product fits 32 bits: a division of 64 takes 400
-/// clocks, and the first copy would wait for six of them.
+/// The first of `count` things that part `part` of `parts` has. The plan promises that the product fits 32 bits: a division of 64
+/// takes 400 clocks, and the first copy would wait for six of them.
 __device__ __forceinline__ int first_of(unsigned count, unsigned part, unsigned parts) { return count * part / parts; }
 /// The part that has this one.
-__device__ __forceinline__ int owner_of(unsigned which, unsigned count, unsigned parts) { return ((which + 1) * parts - 1) / count; }
+__device__ __forceinline__ int owner_of(unsigned which, unsigned count, unsigned parts) {
+    return ((which + 1) * parts - 1) / count;
+}
 
 /// Where the parts of a block's shared memory begin, and how much of the matrix is its own.
 struct Layout {
@@ -55,7 +58,8 @@ struct Layout {
     }
 };
 
-/// The block's part of X: for each 64 columns its N rows of 128 bytes, 16-byte pieces swizzled so that ldmatrix meets no bank twice.
+/// The block's part of X: for each 64 columns its N rows of 128 bytes, 16-byte pieces swizzled so that ldmatrix meets no bank
+/// twice.
 __device__ __forceinline__ void load_x(const Element* x, int ld_x, int N, int K, const Layout& at) {
     const int pieces = at.records * 16;
     for (int i = threadIdx.x; i < pieces * N; i += Config::warps * 32) {
@@ -142,7 +146,8 @@ __device__ __forceinline__ void multiply_stream(Stream& stream, const Layout& at
     constexpr int tiles = Config::tiles;
     const int lane = threadIdx.x % 32, warp = kw::warp_index();
     const Record<Config::expected, Wide, Config::packing> reader;
-    // ldmatrix: lanes 8 i to 8 i + 7 give the rows of piece i of 32 columns. Rows that X lacks repeat its last: nobody reads their sums.
+    // ldmatrix: lanes 8 i to 8 i + 7 give the rows of piece i of 32 columns. Rows that X lacks repeat its last: nobody reads
+    // their sums.
     unsigned x_at[tiles], x_piece[tiles];
 #pragma unroll
     for (int i = 0; i < tiles; i++) {
@@ -161,7 +166,8 @@ __device__ __forceinline__ void multiply_stream(Stream& stream, const Layout& at
         auto half = [&]<int Chunk, int Half>() {
             unsigned a[2][4], b[tiles][4];
 #pragma unroll
-            for (int i = 0; i < tiles; i++) kw::ldmatrix_x4(b[i], x_record + Chunk * 128 * N + x_at[i] + (x_piece[i] ^ Half * 64));
+            for (int i = 0; i < tiles; i++)
+                kw::ldmatrix_x4(b[i], x_record + Chunk * 128 * N + x_at[i] + (x_piece[i] ^ Half * 64));
             reader.template fragments<Chunk, Half>(from, a);
 #pragma unroll
             for (int step = 0; step < 2; step++)
@@ -220,7 +226,8 @@ extern "C" __global__ void __launch_bounds__(Config::warps * 32, 1)
     stream.here = stream.place(lane);
     const bool wide = kw::load_global_4_or_zero(facts, true) == 16;
     stream.slot_bytes = kw::ceil_div(kw::load_global_4_or_zero(facts + 1, true), 128) * 128;
-    stream.slots = min(most_slots, Config::ring_bytes / stream.slot_bytes);  // at least 1: the plan has room for a record without zeros
+    // at least 1: the plan has room for a record without zeros
+    stream.slots = min(most_slots, Config::ring_bytes / stream.slot_bytes);
     stream.ring = at.ring + warp * Config::ring_bytes;
     for (int k = 0; k < stream.slots; k++) stream.start(k, k);
     stream.next = stream.place(32 + lane);
@@ -246,7 +253,8 @@ extern "C" __global__ void __launch_bounds__(Config::warps * 32, 1)
         const int strip = i / each;
         float value = 0.f;
         if (items) {
-            const int first = owner_of(strip * at.records, items, busy), last = owner_of((strip + 1) * at.records - 1, items, busy);
+            const int first = owner_of(strip * at.records, items, busy);
+            const int last = owner_of((strip + 1) * at.records - 1, items, busy);
             for (int w = first; w <= last; w++)
                 value += __uint_as_float(kw::load_shared_4(at.sums + ((w + strip) * each + i % each) * 4));
         }

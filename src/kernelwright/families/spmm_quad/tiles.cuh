@@ -1,10 +1,11 @@
-// Y = X W^T for 16 rows of X and more, W in quad-bitmap records: decoded weights are wgmma's register operand A, X its shared operand B.
+// Y = X W^T for 16 rows of X and more, W in quad-bitmap records: decoded weights are wgmma's register operand A, X its shared
+// operand B.
 //
-// A tile is 64 rows of W for each warpgroup. All tiles' steps of 128 columns are one list, which the blocks (one a multiprocessor) share
-// evenly, so that any number of rows fills all of them. A producer warp brings X by TMA, a stage a step, for all warpgroups; every other warp
-// reads the records of its own 16 rows through a ring of bulk copies. Where a block's share holds all of a tile, it stores Y; else its sums
-// go to the workspace, at block + tile, which no two share, and the second kernel adds them up in the order of blocks: the same bits every
-// time, and nothing that blocks wait for.
+// A tile is 64 rows of W for each warpgroup. All tiles' steps of 128 columns are one list, which the blocks (one a
+// multiprocessor) share evenly, so that any number of rows fills all of them. A producer warp brings X by TMA, a stage a step,
+// for all warpgroups; every other warp reads the records of its own 16 rows through a ring of bulk copies. Where a block's share
+// holds all of a tile, it stores Y; else its sums go to the workspace, at block + tile, which no two share, and the second kernel
+// adds them up in the order of blocks: the same bits every time, and nothing that blocks wait for.
 #include "decode.cuh"
 #include "finish.cuh"
 #include "kernelwright/barrier.cuh"
@@ -54,7 +55,8 @@ __device__ __forceinline__ void store_unit(const Finish<Config>& finish, float4 
 }
 
 /// X for every step of the block's share.
-__device__ __forceinline__ void produce(const CUtensorMap* map_x, unsigned shared, const Share& share, unsigned begin, int count) {
+__device__ __forceinline__ void produce(const CUtensorMap* map_x, unsigned shared, const Share& share, unsigned begin,
+                                        int count) {
     if (!kw::elect_one()) return;
     kw::prefetch_tensor_map(map_x);
     const unsigned full = shared + barriers_at, empty = full + Config::stages * 8;
@@ -97,7 +99,8 @@ struct Stream {
         const int lane = threadIdx.x % 32;
         if (lane == k % 32 && k < count) {
             kw::barrier_expect(barriers + slot * 8, bytes);
-            kw::bulk_load(ring + slot * slot_bytes, records + ((long long)first << 4), bytes, barriers + slot * 8, kw::Evict::first);
+            kw::bulk_load(ring + slot * slot_bytes, records + ((long long)first << 4), bytes, barriers + slot * 8,
+                          kw::Evict::first);
         }
         if (k % 32 == 31) {
             first = next_first, bytes = next_bytes;
@@ -190,7 +193,8 @@ extern "C" __global__ void __launch_bounds__(warps * 32 + 32, 1)
         stream.place(lane, stream.first, stream.bytes);
         const bool wide = kw::load_global_4_or_zero(facts, true) == 16;
         stream.slot_bytes = kw::ceil_div(kw::load_global_4_or_zero(facts + 1, true), 128) * 128;
-        stream.slots = min(most_slots, Config::ring_bytes / stream.slot_bytes);  // at least 1: there is room for a record without zeros
+        // at least 1: there is room for a record without zeros
+        stream.slots = min(most_slots, Config::ring_bytes / stream.slot_bytes);
         stream.ring = shared + rings_at + warp * Config::ring_bytes, stream.barriers = own + warp * most_slots * 8;
         for (int k = 0; k < stream.slots; k++) stream.start(k, k);
         stream.place(32 + lane, stream.next_first, stream.next_bytes);
@@ -216,7 +220,8 @@ extern "C" __global__ void __launch_bounds__(warps * 32)
     float4 sum = {0.f, 0.f, 0.f, 0.f};
     for (int block = first; block <= last; block++) {
         const float4 part =
-            kw::load_l2_float4(workspace + (((long long)(block + tile) * warps + warp) * fragments + fragment) * unit_floats + lane * 4);
+            kw::load_l2_float4(workspace + lane * 4 +
+                               (((long long)(block + tile) * warps + warp) * fragments + fragment) * unit_floats);
         sum.x += part.x, sum.y += part.y, sum.z += part.z, sum.w += part.w;
     }
     const Finish<Config> finish = {bias, factor, addend, y, ld_factor, ld_addend, ld_y};

@@ -1,7 +1,8 @@
-// Quad-bitmap records -> the dense weight, for products with so many rows of X that a dense product is faster: a warp for each record.
+// Quad-bitmap records -> the dense weight, for products with so many rows of X that a dense product is faster: a warp for each
+// record.
 //
-// What a lane decodes are fragments, two neighbours at a time; they meet in shared memory, where rows are 272 bytes apart so that neither
-// writing fragments nor reading rows meets a bank twice, and leave as whole rows of 256 bytes.
+// What a lane decodes are fragments, two neighbours at a time; they meet in shared memory, where rows are 272 bytes apart so that
+// neither writing fragments nor reading rows meets a bank twice, and leave as whole rows of 256 bytes.
 #include "decode.cuh"
 #include "kernelwright/copy.cuh"
 #include "kernelwright/layout.cuh"
@@ -42,7 +43,8 @@ __device__ __forceinline__ void expand_record(unsigned record, unsigned tile) {
 extern "C" __global__ void __launch_bounds__(Config::warps * 32)
     unpack(const unsigned char* records, const int* offsets, const int* facts, Element* w, int M, int K, int ld_w) {
     extern __shared__ __align__(128) unsigned char shared[];
-    const int lane = threadIdx.x % 32, per_strip = kw::ceil_div(K, record_columns), all = kw::ceil_div(M, record_rows) * per_strip;
+    const int lane = threadIdx.x % 32, per_strip = kw::ceil_div(K, record_columns);
+    const int all = kw::ceil_div(M, record_rows) * per_strip;
     const unsigned slot = kw::shared_address(shared) + threadIdx.x / 32 * warp_bytes, tile = slot + record_bytes;
     kw::launch_dependents();
     kw::grid_dependency_wait();
