@@ -17,7 +17,7 @@ demo: install-demo
 	$(BIN)/kernelwright optimize $(DEMO)
 
 test: install-test check
-	$(BIN)/python -m pytest -m "not gpu and not network" -n 2
+	$(BIN)/python -m pytest -m "not gpu and not network" -n 2 --dist loadfile
 
 check:
 	$(BIN)/ruff check .

@@ -14,7 +14,6 @@ from measuring import OURS, Lines, device, read, refuse
 from thin_calls import ThinCalls, factors
 
 import kernelwright as kw
-from kernelwright.evaluate.buffers import names_of
 from kernelwright.evaluate.verify import compare, expect
 from kernelwright.problems import problem_of
 from kernelwright.problems.problem import TORCH_DTYPES
@@ -68,7 +67,7 @@ def sets_of(w: Workload, count: int) -> list[Bound]:
             draw = torch.randn if spec.role == "in" else torch.zeros
             t = tensors[spec.name] = draw(spec.shape, dtype=TORCH_DTYPES[spec.dtype], device=on)
             address = t.data_ptr() | 256
-            names |= names_of(spec, spec.shape[-1], min(256, address & -address))
+            names |= spec.names(spec.shape[-1], min(256, address & -address))
         made.append(Bound(tensors=tensors, names=names))
     return made
 
@@ -134,8 +133,8 @@ def verify(w: Workload, sets: Sequence[Bound], contenders: Mapping[str, Callable
         a, b, c = factors(w, one)
         c.fill_(math.nan)
         call(a, b, c)
-        inputs, pick = problem.sample_rows(w, {x: one.tensors[x] for x in "ab"}, {"c": c})
-        rows = pick({"c": c})
+        of_inputs, pick = problem.sample_rows(w, {"c": c})
+        inputs, rows = of_inputs({x: one.tensors[x] for x in "ab"}), pick({"c": c})
         part = problem.rows_workload(w, rows)
         judged = compare(problem, part, expect(problem, part, inputs), rows)
         if not judged.passed:

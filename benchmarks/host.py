@@ -36,11 +36,27 @@ import measuring
 import numpy as np
 import torch
 from contenders import RIVALS, TORCH, TUNED, Contenders, Tuned, WrongResult, served, sets_of, use, verify
-from measuring import AGAIN, LEAST_ROUNDS, OURS, Budget, Lines, compared, enqueued, environment, hopeless, read, rounds, sample, supervise
+from measuring import (
+    AGAIN,
+    OURS,
+    Budget,
+    Lines,
+    commands,
+    compared,
+    enqueued,
+    environment,
+    hopeless,
+    of_one_place,
+    read,
+    rounds,
+    sample,
+    supervise,
+)
 from published import command_line, write_summary
 from thin_calls import ThinCalls, factors
 
 import kernelwright as kw
+from kernelwright.evaluate import stats
 from kernelwright.problems import resolve
 from kernelwright.problems.problem import TORCH_DTYPES
 from kernelwright.problems.suites import HGEMM, size_class, suite
@@ -162,7 +178,7 @@ def plan(args: argparse.Namespace, before: list[dict[str, Any]], modes: list[str
 
 def _has(line: dict[str, Any], mode: str) -> bool:
     """Whether a visit came far enough to be one."""
-    return mode in line if mode == "tune" else len(line.get(mode, {}).get(OURS, ())) >= LEAST_ROUNDS
+    return mode in line if mode == "tune" else len(line.get(mode, {}).get(OURS, ())) >= stats.LEAST_ROUNDS
 
 
 def spread(found: Iterable[Workload]) -> list[Workload]:
@@ -289,12 +305,9 @@ def summarise(raw: Path, out: Path) -> list[str]:
                     figures[key + suffix] = mean.mean
                     intervals[key + suffix] = {"low": mean.low, "high": mean.high, "products": mean.shapes}
             if every:
-                kinds = [c.outcome for c in every.values()]
+                counts = stats.summarise(every.values())
                 outcomes[key] = {
-                    "wins": kinds.count("win"),
-                    "ties": kinds.count("tie"),
-                    "losses": kinds.count("loss"),
-                    "worst": min(c.ratio for c in every.values()),
+                    **{name: getattr(counts, name) for name in ("wins", "ties", "losses", "worst")},
                     "noise": [float(np.median([getattr(c, f"noise_{end}") for c in every.values()])) for end in ("low", "high")],
                 }
                 if rival in (TORCH, TUNED):
@@ -305,7 +318,7 @@ def summarise(raw: Path, out: Path) -> list[str]:
     losses = [row for mode in ("offline", "server") for row in results[mode] if row["outcome"] == "loss"]
     write_summary(
         out,
-        "; ".join(dict.fromkeys(line["command"] for line in lines if "command" in line)) or command_line("host.py"),
+        commands(lines),
         where,
         figures | {"products": {mode: len(products) for mode, products in found.items()}},
         intervals=intervals,
@@ -334,20 +347,6 @@ def summarise(raw: Path, out: Path) -> list[str]:
 
 def _counts(o: Mapping[str, Any] | None) -> str:
     return f"{o['wins']} wins, {o['ties']} ties, {o['losses']} losses, worst {o['worst']:.2f}" if o else ""
-
-
-def of_one_place(lines: list[dict[str, Any]]) -> tuple[dict[str, Any], list[dict[str, Any]], int]:
-    """The last environment, the lines of runs in such ones, and how many lines there are of others, whose times do not compare."""
-    last = next((line["environment"] for line in reversed(lines) if "environment" in line), {})
-    kept, others, same = [], 0, True
-    for line in lines:
-        if "environment" in line:
-            same = all(line["environment"].get(x) == last.get(x) for x in ("device", "torch", "cuda", "pack"))
-        if same:
-            kept.append(line)
-        else:
-            others += "end" in line
-    return last, kept, others
 
 
 def joined(visits: list[dict[str, list]]) -> dict[str, list]:

@@ -20,7 +20,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 import torch
@@ -35,7 +35,6 @@ STARTS = 2
 RESTARTS = 20
 GRACE = 30.0
 """Seconds that the inner process may take to come to its end once its time is up."""
-LEAST_ROUNDS = 3
 SHORT = 0.005
 """Seconds: a sample below this counts only if the system did not take the core away meanwhile. In a longer one that is a small part, and
 happens so often that hardly one would be left."""
@@ -89,6 +88,25 @@ def hopeless(lines: Iterable[Mapping[str, Any]]) -> set[str]:
     return {name for name, count in begun.items() if count >= STARTS}
 
 
+def of_one_place(lines: list[dict[str, Any]]) -> tuple[dict[str, Any], list[dict[str, Any]], int]:
+    """The last environment, the lines of runs in such ones, and how many lines there are of others, whose times do not compare."""
+    last = next((line["environment"] for line in reversed(lines) if "environment" in line), {})
+    kept, others, same = [], 0, True
+    for line in lines:
+        if "environment" in line:
+            same = all(line["environment"].get(x) == last.get(x) for x in ("device", "torch", "cuda", "pack"))
+        if same:
+            kept.append(line)
+        else:
+            others += "end" in line
+    return last, kept, others
+
+
+def commands(lines: Iterable[Mapping[str, Any]]) -> str:
+    """What was typed to make these lines."""
+    return "; ".join(dict.fromkeys(line["command"] for line in lines if "command" in line))
+
+
 # ---------------------------------------------------------------------------------------------------- time and watchdogs
 
 
@@ -137,7 +155,7 @@ def supervise(seconds: float, raw: Path) -> bool:
     return False
 
 
-def refuse(sentence: str) -> None:
+def refuse(sentence: str) -> NoReturn:
     """Ends the program: started again, it would only say this again."""
     faulthandler.cancel_dump_traceback_later()
     print(sentence, file=sys.stderr, flush=True)
@@ -222,29 +240,14 @@ def ratios(theirs: Sequence[float | None], ours: Sequence[float | None]) -> list
 
 
 def compared(samples: Mapping[str, Sequence[float | None]], mode: str) -> dict[str, Comparison]:
-    """Rival to the Comparison of `kw` with it; without those that have fewer than LEAST_ROUNDS clean rounds beside ours."""
-    noise = ratios(samples[AGAIN], samples[OURS]) if AGAIN in samples else []
-    _, low, high = stats.ratio_interval(noise) if len(noise) >= LEAST_ROUNDS else (1.0, 1.0, 1.0)
+    """Rival to the Comparison of `kw` with it; without those that have fewer than stats.LEAST_ROUNDS clean rounds beside ours."""
+    noise = stats.noise_floor(ratios(samples[AGAIN], samples[OURS]) if AGAIN in samples else [])
     found = {}
     for rival, theirs in samples.items():
-        if rival in (OURS, AGAIN):
-            continue
-        per_round = ratios(theirs, samples[OURS])
-        if len(per_round) < LEAST_ROUNDS:
-            continue
-        ratio, ratio_low, ratio_high = stats.ratio_interval(per_round)
-        found[rival] = Comparison(
-            rival=rival,
-            mode=MODES.get(mode, mode),
-            ratio=ratio,
-            low=ratio_low,
-            high=ratio_high,
-            rival_us=float(np.median([t for t in theirs if t])),
-            noise_low=low,
-            noise_high=high,
-            rounds=len(per_round),
-        )
-    return found
+        if rival not in (OURS, AGAIN) and (per_round := ratios(theirs, samples[OURS])):
+            us = float(np.median([t for t in theirs if t]))
+            found[rival] = stats.comparison(rival, MODES.get(mode, mode), per_round, us, noise)
+    return {rival: c for rival, c in found.items() if c is not None}
 
 
 def environment(**more: str | int | float) -> dict[str, Any]:

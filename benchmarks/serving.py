@@ -33,8 +33,8 @@ import measuring
 import numpy as np
 import torch
 from contenders import TORCH, WrongResult, served, use, verify
-from host import of_one_place
-from measuring import OURS, Budget, Lines, environment, read, refuse, supervise
+from engines import LAYERS
+from measuring import OURS, Budget, Lines, commands, environment, of_one_place, read, refuse, supervise
 from published import command_line, write_summary
 from thin_calls import factors
 
@@ -47,7 +47,6 @@ from kernelwright.report.heatmap import _style
 from kernelwright.report.svg import WIDTH, Linear, Log, Svg
 from kernelwright.targets.target import Bound
 
-LAYERS = {"Llama-3.1-8B": 32, "Qwen2.5-7B": 28}
 TOKENS = tuple(m for m in LLM_BATCHES if m <= 128)
 LOADS = (0.3, 0.5, 0.7, 0.8, 0.9, 1.0, 1.1)
 PERCENTILES = (50, 95, 99)
@@ -209,7 +208,7 @@ def summarise(raw: Path, out: Path) -> None:
         figures |= {f"p{p}_over_torch_at_{r['load']:g}": r["over_torch"][f"p{p}"]["ratio"] for p in PERCENTILES}
     write_summary(
         out,
-        "; ".join(dict.fromkeys(line["command"] for line in lines if "command" in line)),
+        commands(lines),
         where,
         figures,
         back_to_back_us=capacity,

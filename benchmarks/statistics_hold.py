@@ -1,6 +1,6 @@
 """Do the statistics hold? Simulated measurements with noise like that of the devices, judged by the code that judges real ones.
 
-    python benchmarks/statistics_hold.py [--runs 4000] [--searches 2000] [--out results/statistics] [--plot docs/statistics.svg]
+    python benchmarks/statistics_hold.py [--runs 4000] [--searches 100] [--out results/statistics] [--plot docs/statistics.svg]
 
 A measurement is a table of times, rounds by contenders, whose true medians are known. Its noise has five parts: a drift of the clock that
 all contenders of a round share, bursts that last some rounds and hit samples in them at random, heavy tails, a throttling step in some
@@ -11,26 +11,26 @@ round, and a clock that counts in steps. Their levels are fitted to the raw samp
 from __future__ import annotations
 
 import argparse
-import gzip
 import json
-import lzma
-import shlex
-import sys
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import numpy as np
+from published import command_line
 
-from kernelwright.evaluate.stats import converged, ratio_interval
-from kernelwright.loop import SCREEN_ROUNDS, SCREEN_TOLERANCE
+from kernelwright.archive import reading
+from kernelwright.evaluate.stats import comparison, converged, noise_floor, ratio_interval
+from kernelwright.loop import SCREEN_ROUNDS, SCREEN_TOLERANCE, Budget
 from kernelwright.records import Comparison
 
 ROOT = Path(__file__).resolve().parent.parent
 ROUNDS = (5, 7, 9, 12, 16, 20, 25)
-CONFIRM = (9, 25, 0.01)
-"""Least rounds, most rounds, and the relative width of the interval that ends them: `loop.confirm`."""
-FINALISTS = 3
+SCREEN = (3, SCREEN_ROUNDS, SCREEN_TOLERANCE)
+"""Least rounds, most rounds, and the relative width of the interval that ends them: `loop.screen_job`."""
+CONFIRM = (9, Budget.confirm_rounds, 0.01)
+"""The same of `loop.confirm`."""
+FINALISTS = Budget.finalists
 
 
 @dataclass(frozen=True)
@@ -86,7 +86,7 @@ def published(folder: Path) -> Iterator[tuple[str, np.ndarray, np.ndarray]]:
     """(device and mode, candidate's samples, rival's samples) of each published comparison whose rounds are all there."""
     for path in sorted(folder.glob("*/*/trials.jsonl.*")):
         groups: dict[tuple, list[tuple[str, np.ndarray]]] = {}
-        with (lzma.open if path.suffix == ".xz" else gzip.open)(path, "rt") as lines:
+        with reading(path) as lines:
             for line in lines:
                 trial = json.loads(line)
                 if trial["stage"] != "confirm":
@@ -162,28 +162,21 @@ def coverage(noise: Noise, g: np.random.Generator, runs: int, rounds: int) -> fl
     return sum(low <= 1 <= high for _, low, high in map(ratio_interval, t[:, :, 1] / t[:, :, 0])) / runs
 
 
-def confirmed(times: np.ndarray, limits: tuple[int, int, float] = CONFIRM) -> Comparison:
-    """Of one run's (rounds, [candidate, the candidate again, rival]), ended as soon as the interval is narrow."""
-    least, most, tolerance = limits
-    n = least
-    while n < most:
-        median, low, high = ratio_interval(times[:n, 2] / times[:n, 0])
+def rounds_until(ratios: np.ndarray, least: int, most: int, tolerance: float) -> int:
+    """After how many rounds a measurement ends: its interval is narrow, or there are no more."""
+    for n in range(least, most):
+        median, low, high = ratio_interval(ratios[:n])
         if converged(low, high, median, tolerance):
-            break
-        n += 1
-    ratio, low, high = ratio_interval(times[:n, 2] / times[:n, 0])
-    _, noise_low, noise_high = ratio_interval(times[:n, 1] / times[:n, 0])
-    return Comparison(
-        rival="same",
-        mode="device-cold",
-        ratio=ratio,
-        low=low,
-        high=high,
-        rival_us=1.0,
-        noise_low=noise_low,
-        noise_high=noise_high,
-        rounds=n,
-    )
+            return n
+    return most
+
+
+def confirmed(times: np.ndarray) -> Comparison:
+    """Of one run's (rounds, [candidate, the candidate again, rival]), ended as soon as the interval is narrow."""
+    n = rounds_until(times[:, 2] / times[:, 0], *CONFIRM)
+    found = comparison("same", "device-cold", times[:n, 2] / times[:n, 0], 1.0, noise_floor(times[:n, 1] / times[:n, 0]))
+    assert found is not None
+    return found
 
 
 def ties(noise: Noise, g: np.random.Generator, runs: int) -> tuple[float, float]:
@@ -196,39 +189,20 @@ def search(noise: Noise, g: np.random.Generator, candidates: int) -> tuple[bool,
     """(a win is published, the best screen alone would be a win, ratio of that screen): equal candidates are screened against a rival that
     is as fast, the best three are confirmed in fresh rounds beside it, and the fastest of them is reported."""
     screens = noise.sample(g, candidates, SCREEN_ROUNDS, 2)
-    ratios = np.ones(candidates)
-    for i, t in enumerate(screens):
-        n = 3
-        while n < SCREEN_ROUNDS and not converged(*_ordered(t[:n]), SCREEN_TOLERANCE):
-            n += 1
-        ratios[i] = float(np.median(t[:n, 1] / t[:n, 0]))
+    rows = screens[:, :, 1] / screens[:, :, 0]
+    ratios = np.array([np.median(row[: rounds_until(row, *SCREEN)]) for row in rows])
     best = int(ratios.argmax())
-    _, low, _ = ratio_interval(screens[best, :, 1] / screens[best, :, 0])
+    _, low, _ = ratio_interval(rows[best])
     # finalists share rounds: contenders are the finalists, the first of them again, the rival
     times = noise.sample(g, 1, CONFIRM[1], FINALISTS + 2)[0]
     lead = confirmed(times[:, [0, FINALISTS, FINALISTS + 1]])
     n = lead.rounds
     medians = np.median(times[:n, :FINALISTS], axis=0)
     fastest = int(medians.argmin())
-    ratio, low_c, high_c = ratio_interval(times[:n, FINALISTS + 1] / times[:n, fastest])
-    reported = Comparison(
-        rival="same",
-        mode="device-cold",
-        ratio=ratio,
-        low=low_c,
-        high=high_c,
-        rival_us=1.0,
-        noise_low=lead.noise_low,
-        noise_high=lead.noise_high,
-        rounds=n,
-    )
+    noise_of_lead = (lead.noise_low, lead.noise_high)
+    reported = comparison("same", "device-cold", times[:n, FINALISTS + 1] / times[:n, fastest], 1.0, noise_of_lead)
+    assert reported is not None
     return reported.outcome == "win", low > 1, float(ratios[best])
-
-
-def _ordered(t: np.ndarray) -> tuple[float, float, float]:
-    """What `converged` takes."""
-    median, low, high = ratio_interval(t[:, 1] / t[:, 0])
-    return low, high, median
 
 
 def experiments(noises: list[Noise], runs: int, searches: int, seed: int = 0, candidates: int = 1000) -> dict:
@@ -301,7 +275,7 @@ def main() -> None:
     fitted, counts = fit(ROOT / "results")
     noises = [n for level in fitted for n in (level, hard(level))]
     summary = {
-        "command": shlex.join(["python", "benchmarks/statistics_hold.py", *sys.argv[1:]]),
+        "command": command_line("statistics_hold.py"),
         "runs": a.runs,
         "seed": a.seed,
         "noise": [asdict(n) | {"comparisons": counts.get(n.name)} for n in noises],

@@ -1,5 +1,5 @@
 // cublasLtMatmul and cublasGemmEx with everything prepared, called from Python with three tensors: the path of
-// runtime/launcher/launcher.cpp (DLPack's C exchange API, PyTorch's current stream, the GIL released around the library) without its
+// runtime/launcher/launch.h (DLPack's C exchange API, PyTorch's current stream, the GIL released around the library) without its
 // table: a call names what was prepared, and the tensors are only held against it. So it costs at most what the launcher costs.
 //
 // The libraries' functions arrive as addresses of the copies that PyTorch loaded; no header of theirs is needed.

@@ -10,27 +10,18 @@
 from __future__ import annotations
 
 import ctypes
-import hashlib
-import importlib.machinery
-import importlib.util
-import os
-import subprocess
-import sys
-import sysconfig
-import tempfile
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import torch
+from measuring import refuse
 
 from kernelwright.records import Workload
 from kernelwright.rivals import cublas
 from kernelwright.rivals.cublaslt import Problem, Result
-from kernelwright.runtime.launcher.build import FLAGS
-from kernelwright.settings import settings, writable
-from kernelwright.targets.cpu import compiler
+from kernelwright.runtime.launcher import build
 from kernelwright.targets.target import Bound
 
 SOURCE = Path(__file__).with_suffix(".cpp")
@@ -42,10 +33,19 @@ def factors(w: Workload, one: Bound) -> tuple[torch.Tensor, torch.Tensor, torch.
     return a if w.layout[0] == "n" else a.t(), b if w.layout[1] == "n" else b.t(), c
 
 
+@cache
+def core() -> Any:
+    """The extension, one for the process."""
+    try:
+        return build.extension(build.built(SOURCE))
+    except build.LauncherUnavailable as error:
+        refuse(str(error))
+
+
 class ThinCalls:
     def __init__(self, exchange: Any = None):
         """`exchange`: capsule of a DLPackExchangeAPI; PyTorch's own if None."""
-        self._core = load()
+        self._core = core()
         self._core.open(exchange or torch.Tensor.__dlpack_c_exchange_api__, torch.Tensor)  # pyright: ignore[reportAttributeAccessIssue]
         self._kept: list[object] = []
         self.call: Callable[..., None] = self._core.call
@@ -80,23 +80,3 @@ def _address(function: Any) -> int:
     found = ctypes.cast(function, ctypes.c_void_p).value
     assert found
     return found
-
-
-def load() -> ModuleType:
-    """The extension, built with the launcher's flags into the build cache if it is not there."""
-    python, headers, cxx = sysconfig.get_path("include"), Path(torch.__file__).parent / "include", compiler()
-    if cxx is None:
-        sys.exit("the thin calls of cuBLAS need a C++ compiler: install g++")
-    content = (SOURCE.read_text(), (headers / "ATen" / "dlpack.h").read_text(), *FLAGS)
-    path = writable(settings().builds) / f"thin-calls-{hashlib.sha256(chr(0).join(content).encode()).hexdigest()[:32]}.abi3.so"
-    if not path.exists():
-        with tempfile.TemporaryDirectory(dir=path.parent, prefix=".thin-") as folder:
-            built = Path(folder) / path.name
-            subprocess.run([cxx, *FLAGS, f"-I{python}", f"-I{headers}", str(SOURCE), "-o", str(built)], check=True)
-            os.replace(built, path)
-    loader = importlib.machinery.ExtensionFileLoader("_thin_calls", str(path))
-    spec = importlib.util.spec_from_file_location("_thin_calls", path, loader=loader)
-    assert spec is not None
-    module = importlib.util.module_from_spec(spec)
-    loader.exec_module(module)
-    return module

@@ -43,7 +43,7 @@ def test_the_cuda_example_compiles_without_a_gpu():
     from kernelwright.targets import target
 
     cuda = target("cuda:sm_90")
-    candidate = load(EXAMPLES / "matmul.cu", resolve("gemm:64x64x64:fp32"), cuda.name, cuda.facts())
+    candidate = load(EXAMPLES / "matmul.cu", resolve("gemm:64x64x64:fp32"), cuda.name)
     made = build(cuda, candidate)
     assert made.resources["matmul"].registers > 0 and made.resources["matmul"].spill_stores == 0
 

@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from kernelwright.settings import VARIABLES, SettingsError, child_environment, settings, writable
+from kernelwright.settings import SettingsError, child_environment, settings, writable
 
 ROOT = Path(__file__).parents[1]
+VARIABLES = set(re.findall(r"KERNELWRIGHT_[A-Z_]*[A-Z]", (ROOT / "src/kernelwright/settings.py").read_text()))
 
 
 def test_defaults_follow_xdg():
@@ -45,7 +46,7 @@ def test_every_variable_has_an_effect(tmp_path):
         "KERNELWRIGHT_LLM_SECONDS": "10",
         "KERNELWRIGHT_LLM_EXEMPLARS": "islands",
     }
-    assert set(values) == {v.name for v in VARIABLES}
+    assert set(values) == VARIABLES
     for name, value in values.items():
         assert settings({name: value}) != base, name
         assert settings({name: "  "}) == base, f"an empty {name} counts as unset"
@@ -59,6 +60,11 @@ def test_every_variable_has_an_effect(tmp_path):
     del values["KERNELWRIGHT_LLM_DOLLARS"]
     assert settings(values).archive == Path.home() / "mine.db" and settings(values).pack == Path.home() / "my-pack"
     assert settings(values).threads == 4 and settings(values).cublaslt_seconds == 2.5
+
+
+def test_every_variable_is_documented():
+    page = (ROOT / "docs/quick-start.md").read_text()
+    assert [name for name in VARIABLES if f"`{name}`" not in page] == []
 
 
 def test_paths_are_absolute(monkeypatch, tmp_path):
@@ -94,6 +100,8 @@ def test_a_bad_search_time_gets_one_sentence(text):
         ("MODELS", "a=1/-2", "is not NAME or NAME=IN/OUT"),
         ("KEY", "a\nb", "characters that no key has"),
         ("TOKENS", "0", "integer from 1"),
+        ("TOKENS", "9" * 13, "integer from 1"),
+        ("TOKENS", "9" * 5000, "integer from 1"),
         ("DOLLARS", "-1", "dollars above 0"),
         ("CONCURRENCY", "many", "integer from 1 to 256"),
         ("EXEMPLARS", "best", "buckets or islands"),

@@ -62,8 +62,7 @@ def way(name: str, driver: Path) -> Callable[..., object]:
             return tvm_ffi.load_module(str(path)).launch
     from kernelwright.runtime.launcher import Launcher, build
 
-    here = Path(build.__file__).parent
-    compiled(str(here / build.SOURCES[0]), *build.options(), *(f"-l{library}" for library in build.LIBRARIES))
+    compiled(str(build.SOURCE), *build.options(), *(f"-l{library}" for library in build.LIBRARIES))
     build.binary()
     with timed("load"):
         build.load()

@@ -80,7 +80,8 @@ def compressing(raw: IO[bytes], suffix: str) -> Any:
     return gzip.GzipFile("", "wb", fileobj=raw, mtime=0) if suffix == ".gz" else raw
 
 
-def _reading(path: Path) -> IO[bytes]:
+def reading(path: Path) -> IO[bytes]:
+    """The lines that `compressing` wrote."""
     if path.suffix == ".xz":
         return lzma.open(path, "rb")
     return gzip.open(path, "rb") if path.suffix == ".gz" else open(path, "rb")  # pyright: ignore[reportReturnType]
@@ -179,7 +180,7 @@ class Archive:
         bad: list[str] = []
         number = 0
         try:
-            with _reading(path) as lines:
+            with reading(path) as lines:
                 for number, line in enumerate(lines, 1):
                     if not line.strip():
                         continue

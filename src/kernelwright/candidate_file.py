@@ -19,7 +19,6 @@ from typing import Literal
 
 import msgspec
 
-from kernelwright.families.family import DeviceFacts
 from kernelwright.records import Candidate, Launch, LaunchPlan, Origin, ScalarArg, TensorArg, Workload
 
 _PLAN = re.compile(r"/\*\s*kernelwright-plan\s*(\{.*?\})\s*\*/", re.DOTALL)
@@ -29,7 +28,7 @@ class CandidateFileError(ValueError):
     """A file that is no candidate; the message is one sentence with the fix."""
 
 
-def load(path: Path, w: Workload, target: str, device: DeviceFacts) -> Candidate:
+def load(path: Path, w: Workload, target: str) -> Candidate:
     """The Candidate in a file, for a Workload on a target. Raises CandidateFileError."""
     try:
         text = path.read_text()

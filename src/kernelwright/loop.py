@@ -7,6 +7,8 @@ import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
+import msgspec
+
 from kernelwright import propose, rivals
 from kernelwright.archive import Archive
 from kernelwright.evaluate.evaluator import Evaluator
@@ -18,7 +20,7 @@ from kernelwright.problems import resolve
 from kernelwright.records import MODES, Candidate, Trial, Workload
 from kernelwright.settings import settings
 from kernelwright.targets import usable
-from kernelwright.targets.target import Target
+from kernelwright.targets.target import Peaks, Target
 
 
 class NothingToTry(ValueError):
@@ -114,7 +116,7 @@ def optimize(
         history = [t for t in (archive.trials(workload=w) if resume else ()) if t.environment.comparable(environment)]
         trials, limit = reward.counted(history), reward.ceiling(history)
         deadline = time.monotonic() + budget.seconds
-        context = propose.Context(archive, peaks, deadline)
+        context = propose.Context(archive, msgspec.convert(peaks, Peaks), deadline)
         searcher = propose.make(proposer, w, families, device, seed=seed, history=trials, context=context)
         screen = screen_job(w, target.name, anchor)
         profiler = Profiler(target.name) if searcher.reads_counters else None
@@ -130,7 +132,7 @@ def optimize(
                 archive.append(trial)
                 progress(trial)
                 if (claimed := reward.reference(trial)) is not None and claimed.ratio > limit:
-                    again = measured_again(own, trial, screen, session, archive, progress)
+                    again = measured_again(own, trial, session, archive, progress)
                     trial, limit = reward.settle(trial, again), max(limit, reward.ceiling([again]))
                 trials.append(trial)
                 searcher.learn(trial)
@@ -154,13 +156,27 @@ def optimize(
     return Run(w, target.name, session, (*trials, *confirmed), winner, mode, time.monotonic() - started, peaks, said)
 
 
-def measured_again(own: Evaluator, trial: Trial, screen: Job, session: str, archive: Archive, progress: Progress) -> Trial:
-    """A screen that claims too much to be believed, once more in a fresh process."""
+def measured_again(own: Evaluator, trial: Trial, session: str, archive: Archive, progress: Progress) -> Trial:
+    """A screen that claims too much to be believed, replayed in a fresh process."""
     own.fresh()
-    (again,) = (t for t in own.evaluate([trial.candidate], screen, stage="replay", session=session) if t.candidate.kind != "rival")
+    again, *_ = own.evaluate([trial.candidate], replay_job(trial, own.target.name), stage="replay", session=session)
     archive.append(again)
     progress(again)
     return again
+
+
+def replay_job(trial: Trial, target: str) -> Job:
+    """The whole ladder, and the modes and rivals of the Trial: what is replayed counts as much as what was confirmed."""
+    return Job(
+        workload=trial.workload,
+        rivals=tuple(dict.fromkeys(c.rival for c in trial.comparisons)) or ("eager",),
+        rungs=ALL_RUNGS,
+        modes=tuple(m for m in modes_for(target) if trial.timing(m)) or ("device-warm",),
+        min_rounds=9,
+        max_rounds=25,
+        seconds=5.0,
+        noise=True,
+    )
 
 
 def screen_job(w: Workload, target: str, anchor: tuple[str, ...]) -> Job:

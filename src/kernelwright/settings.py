@@ -1,6 +1,7 @@
-"""The only reader of environment variables: where things are kept, which compiler, how many threads.
+"""The only reader of environment variables: where things are kept, which compiler, how many threads, which models.
 
-Nothing is cached: `settings()` reads the environment on every call, so a change takes effect at once (and in tests).
+docs/quick-start.md lists them. Nothing is cached: `settings()` reads the environment on every call, so a change takes effect at once
+(and in tests).
 """
 
 from __future__ import annotations
@@ -19,49 +20,9 @@ class SettingsError(ValueError):
     """A variable or folder that cannot be used; the message is one sentence with the fix."""
 
 
-@dataclass(frozen=True)
-class Variable:
-    """One environment variable, as `doctor` and the docs list it."""
-
-    name: str
-    default: str
-    meaning: str
-
-
-VARIABLES = (
-    Variable(
-        "KERNELWRIGHT_HOME",
-        "$XDG_CACHE_HOME/kernelwright or ~/.cache/kernelwright",
-        "folder of the build cache (builds/), measured peaks (peaks/), what kw.warmup measured (warmup/), packs compiled here (packs/) and "
-        "the archive (archive.db)",
-    ),
-    Variable("KERNELWRIGHT_ARCHIVE", "archive.db in the home folder", "file of the archive of all trials"),
-    Variable("KERNELWRIGHT_CXX", "the first of g++, clang++, c++ that is found", "C++ compiler of the CPU target and the launcher"),
-    Variable("KERNELWRIGHT_THREADS", "1", "threads that kernels and rivals use on the CPU target"),
-    Variable("KERNELWRIGHT_DISABLE", "0", "1: kw.matmul and the models it serves call torch alone"),
-    Variable("KERNELWRIGHT_PACK", "none", "folder of a pack that is used without kw.use, after those named with it; vLLM needs it"),
-    Variable("KERNELWRIGHT_CUBLASLT_SECONDS", "20", "most seconds of one search of the rival cublaslt-all"),
-    Variable(
-        "KERNELWRIGHT_LLM_URL",
-        "none",
-        "base URL of an OpenAI-compatible endpoint (http://localhost:8000/v1), or file:FOLDER of a transcript",
-    ),
-    Variable(
-        "KERNELWRIGHT_LLM_MODELS",
-        "none",
-        "models, comma-separated; =IN/OUT after a name gives its dollars per million tokens: a, b=1.25/10",
-    ),
-    Variable("KERNELWRIGHT_LLM_KEY", "none", "key of the endpoint; never stored, and not in the environment of processes that we start"),
-    Variable("KERNELWRIGHT_LLM_TOKENS", "1000000", "most tokens of one run, prompts and answers together"),
-    Variable("KERNELWRIGHT_LLM_DOLLARS", "no limit", "most money of one run; every model needs its price then"),
-    Variable("KERNELWRIGHT_LLM_ANSWER_TOKENS", "8192", "most tokens of one answer"),
-    Variable("KERNELWRIGHT_LLM_CONCURRENCY", "4", "calls at one time"),
-    Variable("KERNELWRIGHT_LLM_SECONDS", "300", "most seconds of one call"),
-    Variable("KERNELWRIGHT_LLM_EXEMPLARS", "buckets", "how exemplars are drawn: buckets or islands"),
-)
-
-SECRETS = ("KERNELWRIGHT_LLM_KEY",)
-"""Processes that we start do not get them: one may run a candidate, and a compiler can be told to print its environment."""
+SECRETS = ("KEY", "TOKEN", "SECRET", "PASSWORD", "PASSWD", "CREDENTIAL")
+"""Processes that we start do not get variables whose names hold one of these words: one may run a candidate, which can read the memory of
+the judge that it was forked from, and a compiler can be told to print its environment."""
 
 MAX_THREADS = 1024
 
@@ -71,18 +32,22 @@ class Llm:
     """Where models are asked, and what may be spent on it."""
 
     url: str = ""
-    """Without a slash at the end; empty: none was named."""
+    """Base URL of an OpenAI-compatible endpoint, or `file:FOLDER` of a transcript; without a slash at the end. Empty: none was named."""
     models: tuple[str, ...] = ()
     key: str = field(default="", repr=False)
     prices: Mapping[str, tuple[float, float]] = field(default_factory=dict)
     """Dollars for a million tokens of prompt and of answer, by model."""
     tokens: int = 1_000_000
+    """Most of one run, prompts and answers together; `dollars` as well."""
     dollars: float = math.inf
     answer_tokens: int = 8192
+    """Most of one answer."""
     concurrency: int = 4
+    """Calls at one time."""
     seconds: float = 300.0
-    """Of one call."""
+    """Most of one call."""
     exemplars: str = "buckets"
+    """How they are drawn: `buckets` or `islands`."""
 
 
 @dataclass(frozen=True)
@@ -90,7 +55,10 @@ class Settings:
     """What the environment says. `settings()` makes one; by hand: `Settings(home=tmp, archive=tmp / "x.db")`."""
 
     home: Path
+    """Of the build cache (builds/), measured peaks (peaks/), what kw.warmup measured (warmup/), packs compiled here (packs/), calls of
+    models (llm/), the judge's log and, unless it is elsewhere, the archive."""
     archive: Path
+    """The file of all trials."""
     cxx: str | None = None
     """Name or path of the C++ compiler; None lets the CPU target look for one."""
     threads: int = 1
@@ -117,7 +85,26 @@ class Settings:
 
 def child_environment(changes: Mapping[str, str]) -> dict[str, str]:
     """The environment of a process that we start: ours without its secrets, with some variables set."""
-    return {**{name: value for name, value in os.environ.items() if name not in SECRETS}, **changes}
+    kept = {name: value for name, value in os.environ.items() if not any(word in name.upper() for word in SECRETS)}
+    return {**kept, **changes}
+
+
+def replace_environment(environment: Mapping[str, str]) -> None:
+    """Of the calling process, for the code that runs in it from now on."""
+    os.environ.clear()
+    os.environ.update(environment)
+
+
+_FOR_ANSWERS = ("PATH", "LANG", "LD_LIBRARY_PATH", "CUDA_HOME", "CUDA_PATH", "CUDA_VISIBLE_DEVICES", "PYTHONPATH", "VIRTUAL_ENV")
+
+
+def answer_environment(folder: str) -> dict[str, str]:
+    """The environment of a candidate's process: nothing of the user's that is not needed to compute, homes and caches in `folder`."""
+    kept = {name: os.environ[name] for name in _FOR_ANSWERS if name in os.environ}
+    if "PYTHONPATH" in kept:  # it works in another folder
+        kept["PYTHONPATH"] = os.pathsep.join(os.path.abspath(p) for p in kept["PYTHONPATH"].split(os.pathsep) if p)
+    caches = ("HOME", "TMPDIR", "XDG_CACHE_HOME", "TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR", "TORCH_EXTENSIONS_DIR", "CUDA_CACHE_PATH")
+    return {**kept, **dict.fromkeys(caches, folder), "OMP_WAIT_POLICY": "PASSIVE", "KMP_BLOCKTIME": "0", "PYTHONDONTWRITEBYTECODE": "1"}
 
 
 def settings(environ: Mapping[str, str] | None = None) -> Settings:
@@ -130,10 +117,10 @@ def settings(environ: Mapping[str, str] | None = None) -> Settings:
         home=home,
         archive=_expand("KERNELWRIGHT_ARCHIVE", archive) if archive else home / "archive.db",
         cxx=env.get("KERNELWRIGHT_CXX", "").strip() or None,
-        threads=_threads(env.get("KERNELWRIGHT_THREADS", "").strip()),
+        threads=_whole(env, "KERNELWRIGHT_THREADS", Settings.threads, MAX_THREADS),
         disabled=_switch("KERNELWRIGHT_DISABLE", env.get("KERNELWRIGHT_DISABLE", "").strip()),
         pack=_expand("KERNELWRIGHT_PACK", pack) if pack else None,
-        cublaslt_seconds=_positive(env, "KERNELWRIGHT_CUBLASLT_SECONDS", 20.0, "seconds"),
+        cublaslt_seconds=_positive(env, "KERNELWRIGHT_CUBLASLT_SECONDS", Settings.cublaslt_seconds, "seconds"),
         llm=_llm(env),
     )
 
@@ -157,12 +144,11 @@ def _expand(name: str, text: str) -> Path:
         raise SettingsError(f"{name}={text!r} names a home folder that does not exist; set {name} to an absolute path") from None
 
 
-def _threads(text: str) -> int:
-    if not text:
-        return 1
-    if not (text.isascii() and text.isdigit() and 1 <= int(text[:8]) <= MAX_THREADS):
-        raise SettingsError(f"KERNELWRIGHT_THREADS={text!r} is not a number of threads; set it to an integer from 1 to {MAX_THREADS}")
-    return int(text)
+def _whole(env: Mapping[str, str], name: str, default: int, most: int) -> int:
+    text = env.get(name, "").strip()
+    if text and not (text.isascii() and text.isdigit() and len(text) < 20 and 1 <= int(text) <= most):
+        raise SettingsError(f"{name}={text!r} cannot be used; set it to an integer from 1 to {most}")
+    return int(text) if text else default
 
 
 def _switch(name: str, text: str) -> bool:
@@ -183,20 +169,14 @@ def _positive(env: Mapping[str, str], name: str, default: float, unit: str) -> f
 
 
 def _llm(env: Mapping[str, str]) -> Llm:
-    def whole(name: str, default: int, most: int) -> int:
-        text = env.get(name, "").strip()
-        if text and not (text.isascii() and text.isdigit() and 1 <= int(text[:12]) <= most):
-            raise SettingsError(f"{name}={text!r} cannot be used; set it to an integer from 1 to {most}")
-        return int(text) if text else default
-
     models, prices = _models(env.get("KERNELWRIGHT_LLM_MODELS", ""))
-    dollars = _positive(env, "KERNELWRIGHT_LLM_DOLLARS", math.inf, "dollars")
+    dollars = _positive(env, "KERNELWRIGHT_LLM_DOLLARS", Llm.dollars, "dollars")
     if unpriced := [m for m in models if m not in prices and dollars < math.inf]:
         raise SettingsError(
             f"KERNELWRIGHT_LLM_DOLLARS limits the money, but the price of {unpriced[0]} is not known; write {unpriced[0]}=IN/OUT in "
             "KERNELWRIGHT_LLM_MODELS, dollars per million tokens"
         )
-    exemplars = env.get("KERNELWRIGHT_LLM_EXEMPLARS", "").strip() or "buckets"
+    exemplars = env.get("KERNELWRIGHT_LLM_EXEMPLARS", "").strip() or Llm.exemplars
     if exemplars not in ("buckets", "islands"):
         raise SettingsError(f"KERNELWRIGHT_LLM_EXEMPLARS={exemplars!r} is no way of drawing; set it to buckets or islands")
     key = env.get("KERNELWRIGHT_LLM_KEY", "").strip()
@@ -207,11 +187,11 @@ def _llm(env: Mapping[str, str]) -> Llm:
         models=models,
         key=key,
         prices=prices,
-        tokens=whole("KERNELWRIGHT_LLM_TOKENS", 1_000_000, 10**12),
+        tokens=_whole(env, "KERNELWRIGHT_LLM_TOKENS", Llm.tokens, 10**12),
         dollars=dollars,
-        answer_tokens=whole("KERNELWRIGHT_LLM_ANSWER_TOKENS", 8192, 10**6),
-        concurrency=whole("KERNELWRIGHT_LLM_CONCURRENCY", 4, 256),
-        seconds=_positive(env, "KERNELWRIGHT_LLM_SECONDS", 300.0, "seconds"),
+        answer_tokens=_whole(env, "KERNELWRIGHT_LLM_ANSWER_TOKENS", Llm.answer_tokens, 10**6),
+        concurrency=_whole(env, "KERNELWRIGHT_LLM_CONCURRENCY", Llm.concurrency, 256),
+        seconds=_positive(env, "KERNELWRIGHT_LLM_SECONDS", Llm.seconds, "seconds"),
         exemplars=exemplars,
     )
 

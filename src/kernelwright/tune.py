@@ -27,7 +27,6 @@ from kernelwright.archive import Archive
 from kernelwright.evaluate.evaluator import Evaluator, JudgeError
 from kernelwright.evaluate.jobs import ALL_RUNGS, Job
 from kernelwright.evaluate.stats import geomean
-from kernelwright.evaluate.timing import roofline_us
 from kernelwright.families import families_for
 from kernelwright.loop import CONFIRM_ATTEMPTS, asked_modes, headline_mode, screen_job
 from kernelwright.measured import Measured
@@ -163,7 +162,7 @@ class Suite:
         self.measured = Measured(self.workloads, archive, evaluator.environment, self.modes[0], self._counts)
         self.before = self.measured.seconds(SESSION)
         peaks = msgspec.convert(evaluator.peaks, Peaks)
-        self.cost = {w: FIXED_SECONDS + LAUNCHES * 1e-6 * roofline_us(problem_of(w), w, self.modes[0], peaks) for w in self.workloads}
+        self.cost = {w: FIXED_SECONDS + LAUNCHES * 1e-6 * peaks.floor(problem_of(w).cost(w), self.modes[0])[0] for w in self.workloads}
         self.to_search = self.to_confirm = sum(self.cost[w] for w in self.measured.unconfirmed())
         """Estimated seconds of the Workloads that are still to come in each phase."""
         self.lost = 0

@@ -1,4 +1,5 @@
-"""models.py with tiny models on the CPU: every engine, resume, what fails, what is wrong. Without capturing; compiled by Dynamo alone."""
+"""models.py and engines.py with tiny models on the CPU: every engine, resume, what fails, what is wrong. Without capturing; compiled by
+Dynamo alone."""
 
 from __future__ import annotations
 
@@ -23,6 +24,7 @@ TINY = (Model("Llama-3.1-8B", 64, 128, 4, 2, 16, 100), Model("Qwen2.5-7B", 64, 9
 
 @pytest.fixture
 def program(cpu, tmp_path, monkeypatch):
+    import engines
     import measuring
     import models
 
@@ -30,12 +32,12 @@ def program(cpu, tmp_path, monkeypatch):
 
     made_up_pack(tmp_path / "pack", "cpu", Environment(target="cpu", device="made up"), [("gemm:16x16x16:fp32", made_up_product())])
     monkeypatch.setattr(engine, "_paths", [])
-    monkeypatch.setattr(models, "MODELS", TINY)
-    monkeypatch.setattr(models, "LAYERS", dict.fromkeys((m.name for m in TINY), 2))
-    monkeypatch.setattr(models, "MOST_ROUNDS", 3)
-    monkeypatch.setattr(models, "STEPS", 2)
-    monkeypatch.setattr(models, "COMPILE", {"dynamic": False, "backend": "eager"})
-    monkeypatch.setattr(models, "captured", lambda run, step, pool: step)
+    monkeypatch.setattr(engines, "MODELS", TINY)
+    monkeypatch.setattr(engines, "LAYERS", dict.fromkeys((m.name for m in TINY), 2))
+    monkeypatch.setattr(engines, "MOST_ROUNDS", 3)
+    monkeypatch.setattr(engines, "STEPS", 2)
+    monkeypatch.setattr(engines, "COMPILE", {"dynamic": False, "backend": "eager"})
+    monkeypatch.setattr(engines, "captured", lambda run, step, pool: step)
     server = Server()
     monkeypatch.setattr(ops, "serve", server)
     out = tmp_path / "out"
@@ -60,6 +62,7 @@ def program(cpu, tmp_path, monkeypatch):
     return SimpleNamespace(
         run=run,
         models=models,
+        engines=engines,
         server=server,
         out=out,
         lines=lambda: measuring.read(out / "samples.jsonl"),
@@ -103,7 +106,7 @@ def test_a_second_call_goes_on_and_other_engines_are_another_measurement(program
 
 @pytest.mark.slow
 def test_compiled(program, monkeypatch):
-    monkeypatch.setattr(program.models, "LAYERS", {m.name: 1 for m in TINY})
+    monkeypatch.setattr(program.engines, "LAYERS", {m.name: 1 for m in TINY})
     words = ("--models", "Llama-3.1-8B", "--cells", "decode:1x16", "--engines", "eager", "compile", "compile-graph")
     before = program.server.calls.copy()
     assert program.run(*words) == 0
@@ -129,7 +132,7 @@ def test_an_engine_that_fails_is_passed_over(program, monkeypatch):
     def captured(run, step, pool):
         raise RuntimeError("cannot capture this\nand more")
 
-    monkeypatch.setattr(program.models, "captured", captured)
+    monkeypatch.setattr(program.engines, "captured", captured)
     assert program.run("--models", "Llama-3.1-8B", *CELLS) == 0
     for line in (x for x in program.lines() if "end" in x):
         assert line["failed"]["kw graph"] == "RuntimeError: cannot capture this"
@@ -140,7 +143,7 @@ def test_an_engine_that_spoils_the_context_is_left_out_by_the_next_process(progr
     def captured(run, step, pool):
         raise RuntimeError("CUDA error: an illegal memory access was encountered")
 
-    monkeypatch.setattr(program.models, "captured", captured)
+    monkeypatch.setattr(program.engines, "captured", captured)
     words = ("--models", "Llama-3.1-8B", "--cells", "decode:2x16", "--engines", "eager", "graph")
     assert program.run(*words) == 1, "what would start the next process"
     assert [x["engine"] for x in program.lines() if "spoils" in x] == ["graph"]
@@ -161,9 +164,9 @@ def test_no_memory_for_a_cell(program, monkeypatch):
 def test_the_model_is_torchs_again_and_a_long_cell_is_left_out(program, monkeypatch):
     import measuring
 
-    model = program.models.build("Llama-3.1-8B", "bf16", 1)
-    cell = program.models.Cell.parse("Llama-3.1-8B", "bf16", "prefill:1x8")
-    line = program.models.measured(model, cell, ["eager"], 0.0, measuring.Budget(100, 100))
+    model = program.engines.build("Llama-3.1-8B", "bf16", 1)
+    cell = program.engines.Cell.parse("Llama-3.1-8B", "bf16", "prefill:1x8")
+    line = program.engines.measured(model, cell, ["eager"], 0.0, measuring.Budget(100, 100))
     assert "a round takes" in line["left_out"]
     assert {type(m) for m in model.modules() if isinstance(m, torch.nn.Linear)} == {torch.nn.Linear}
 
@@ -175,19 +178,20 @@ def test_cells_that_nobody_can_read(program, capsys):
 
 def test_the_suites_hold_every_layer_of_every_cell(monkeypatch, cpu):
     """Which workloads the named `tune` commands cover, from transformers' own modules."""
+    import engines
     import models
     from transformers import AutoModelForCausalLM
 
     import kernelwright.problems.suites as suites
 
-    transformers = models._transformers()
+    transformers = engines.huggingface()
     for name, of in suites.UNFUSED.items():
         model = next(m for m in suites.MODELS if m.name == of)
         with torch.device("meta"):
-            made = AutoModelForCausalLM.from_config(models.config_of(transformers, model, 1))
+            made = AutoModelForCausalLM.from_config(engines.config_of(transformers, model, 1))
         have = {(w.axes["M"], w.axes["N"], w.axes["K"], w.epilogue) for w in suite(name)}
         for text in models.CELLS:
-            cell = models.Cell.parse(of, "bf16", text)
+            cell = engines.Cell.parse(of, "bf16", text)
             if cell.tokens > max(suites.PREFILL_TOKENS):
                 continue
             for layer, module in made.named_modules():

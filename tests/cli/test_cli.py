@@ -148,7 +148,7 @@ def test_a_corrupt_archive_is_said(tmp_path):
 
 
 def test_interrupt_leaves_a_valid_state_and_says_how_to_go_on(tmp_path):
-    words = ["optimize", "gemm:16x16x16:fp32", "--target", "fake", "--trials", "60", "--out", str(tmp_path / "out")]
+    words = ["optimize", "gemm:16x16x16:fp32", "--target", "fake", "--trials", "6000", "--out", str(tmp_path / "out")]
     env = {**os.environ, "KERNELWRIGHT_HOME": str(tmp_path)}
     process = subprocess.Popen(
         [sys.executable, "-m", "kernelwright", *words], env=env, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE
@@ -161,7 +161,7 @@ def test_interrupt_leaves_a_valid_state_and_says_how_to_go_on(tmp_path):
             with Archive(tmp_path / "archive.db") as archive:
                 if len(archive) >= 3:
                     break
-        time.sleep(0.1)
+        time.sleep(0.01)
     process.send_signal(signal.SIGINT)
     _, errors = process.communicate(timeout=60)
     assert process.returncode == 130, errors

@@ -7,7 +7,8 @@ import pytest
 from kernelwright.evaluate.audit import Extent, verify_pack
 from kernelwright.evaluate.build import build
 from kernelwright.evaluate.evaluator import Evaluator
-from kernelwright.evaluate.sanitized import Request, Sanitizer, Watched, sanitizer
+from kernelwright.evaluate.sanitized import Sanitizer
+from kernelwright.evaluate.watched import Request, Watched, find_tool
 from kernelwright.problems import resolve
 from kernelwright.records import Candidate, Launch, LaunchPlan, Origin, Outcome, ScalarArg, TensorArg
 from kernelwright.targets import target
@@ -42,7 +43,8 @@ ONE_THREADS_MBARRIER = """
     __syncthreads();
     kw::barrier_wait(at, 0);
 """
-NEEDS_TOOL = pytest.mark.skipif(sanitizer() is None, reason="compute-sanitizer is not installed")
+TOOL = find_tool("compute-sanitizer")
+NEEDS_TOOL = pytest.mark.skipif(TOOL is None, reason="compute-sanitizer is not installed")
 
 
 def product(barrier: str = "__syncthreads()", extra: str = "") -> Candidate:
@@ -71,9 +73,9 @@ def watched(candidate: Candidate) -> Watched:
     ids=("right-memcheck", "right-racecheck", "beyond-the-end", "no-barrier", "mbarrier"),
 )
 def test_what_the_tools_find(candidate: Candidate, tool: str, outcome: Outcome):
-    path, here = sanitizer(), target("cuda")
-    assert path is not None
-    found, right = Sanitizer(path).run(tool, Request(target=here.name, kernels=tuple(watched(c) for c in (candidate, product(extra=";")))))
+    here = target("cuda")
+    assert TOOL is not None
+    found, right = Sanitizer(TOOL).run(tool, Request(target=here.name, kernels=tuple(watched(c) for c in (candidate, product(extra=";")))))
     assert found.outcome is outcome, found.evidence
     assert right.ok, "in the same process at first"
 
@@ -87,4 +89,4 @@ def test_a_pack_on_a_gpu(tmp_path):
     assert not found.failed, kernel.failures
     assert kernel.random == 20 and kernel.tails > 0 and kernel.refused > 0
     outcomes = {t.name: t.outcome for t in kernel.tools}
-    assert outcomes["machine code"] == "OK" and (sanitizer() is None or outcomes["memcheck"] == outcomes["racecheck"] == "OK")
+    assert outcomes["machine code"] == "OK" and (TOOL is None or outcomes["memcheck"] == outcomes["racecheck"] == "OK")

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
+import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -50,3 +54,46 @@ def test_a_killed_compiler_is_blamed_on_its_candidate_alone(builder):
     assert outcomes == ["built", Outcome.COMPILE_ERROR, "built", "built"]
     ((_, after),) = builder.builds([scripted(us=4)])
     assert isinstance(after, Build)
+
+
+@pytest.mark.parametrize("name", ["cpu", "cuda:sm_90", "fake"])
+def test_a_compiling_process_does_without_torch(name):
+    """Its import takes longer than most compilations, and each search starts such a process for every core."""
+    code = f"import sys, kernelwright.evaluate.build as b; b.target_of({name!r}).kind; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code]).returncode == 0
+
+
+LEFT_ALONE = """
+import os, sys, time
+from kernelwright.evaluate.build import Builder
+from kernelwright.records import Candidate, Origin
+from kernelwright.targets import target
+
+if __name__ == "__main__":
+    with Builder(target("fake"), jobs=2) as builder:
+        list(builder.builds([Candidate(kind="fake", source="{}", origin=Origin(kind="file"))]))
+        print(*builder._pool._processes, flush=True)
+        time.sleep(600)
+"""
+
+
+def test_compilers_end_with_a_loop_that_is_killed(tmp_path):
+    script = tmp_path / "alone.py"
+    script.write_text(LEFT_ALONE)
+    with subprocess.Popen([sys.executable, script], stdout=subprocess.PIPE, text=True) as loop:
+        assert loop.stdout is not None
+        compilers = [int(pid) for pid in loop.stdout.readline().split()]
+        loop.kill()
+    assert compilers
+    until = time.monotonic() + 60
+    while (left := [pid for pid in compilers if _runs(pid)]) and time.monotonic() < until:
+        time.sleep(0.05)
+    assert not left
+
+
+def _runs(pid: int) -> bool:
+    """Whether there is such a process, and it is no zombie that nobody has waited for."""
+    try:
+        return (Path("/proc") / str(pid) / "stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False

@@ -13,7 +13,7 @@ from kernelwright.evaluate.jobs import ALL_RUNGS, SCREEN_RUNGS, Entry, Job
 from kernelwright.evaluate.judge import Judge
 from kernelwright.problems import resolve
 from kernelwright.records import Candidate, Origin, Outcome
-from kernelwright.targets.fake import FakeDevice, _Scripted
+from kernelwright.targets.fake_device import FakeDevice, _Scripted
 
 W = resolve("gemm:16x16x16:fp32")
 
@@ -39,9 +39,9 @@ class Dependent(_Scripted):
         else:
             tensors["c"].copy_(early)
 
-    def sample(self, mode: str, launches: int) -> tuple[float, int]:
+    def sample(self, mode: str, launches: int, fresh=None) -> tuple[float, int]:
         self.modes.append(mode)
-        us, dropped = super().sample(mode, launches)
+        us, dropped = super().sample(mode, launches, fresh)
         return us * (0.8 if mode == "device-chain" else 1.0), dropped
 
 

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+from multiprocessing import Pipe
+from types import SimpleNamespace
 
+import msgspec
 import pytest
 
 from kernelwright.evaluate.evaluator import Evaluator
-from kernelwright.evaluate.jobs import ALL_RUNGS, Job
+from kernelwright.evaluate.jobs import ALL_RUNGS, Job, Note
 from kernelwright.problems import resolve
-from kernelwright.records import Candidate, Origin, Outcome, Trial
+from kernelwright.records import Candidate, Origin, Outcome, Trial, Verdict
 from kernelwright.targets import target
 
 W = resolve("gemm:16x16x16:fp32")
@@ -93,3 +96,14 @@ def test_a_trial_survives_its_json(evaluator):
     (trial,) = screen(evaluator, scripted())
     again = Trial.from_json(trial.to_json())
     assert again == trial and again.id == trial.id
+
+
+def test_words_that_are_no_message_of_the_judge_are_the_candidates_fault():
+    with Evaluator(target("fake")) as evaluator:
+        ours, theirs = Pipe()
+        evaluator._pipe = ours
+        evaluator._process = SimpleNamespace(wait=lambda timeout=None: 0)  # pyright: ignore[reportAttributeAccessIssue]
+        theirs.send_bytes(msgspec.json.encode(Note(label="guilty", doing="verify binary")))
+        theirs.send_bytes(b'{"results": "all right"')
+        answer, label = evaluator._ask(Job(workload=W))
+    assert isinstance(answer, Verdict) and (answer.outcome, label) == (Outcome.CHEAT, "guilty")

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from kernelwright.evaluate import hazards
-from kernelwright.evaluate.sanitized import FOUND, SAID, Request, Sanitizer, Watched
+from kernelwright.evaluate.sanitized import FOUND, Sanitizer
+from kernelwright.evaluate.watched import SAID, Request, Watched
 from kernelwright.problems import resolve
 from kernelwright.records import Build, Candidate, Launch, LaunchPlan, Origin, Outcome, TensorArg, Verdict
 from kernelwright.targets.cuda import CudaTarget

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from kernelwright.evaluate.profile import COUNTERS, Profiler, parse, run
-from kernelwright.evaluate.sanitized import Request, Watched
+from kernelwright.evaluate.watched import Request, Watched
 from kernelwright.problems import resolve
 from kernelwright.records import Build, Candidate, Environment, Launch, LaunchPlan, Origin, Outcome, TensorArg, Trial, Verdict
 
@@ -84,16 +84,16 @@ def test_where_it_is_not_allowed_it_is_not_tried_again(ncu):
 def test_without_a_gpu_or_the_tool_it_says_so(monkeypatch, tmp_path):
     assert Profiler("cpu").why == "there are no counters on target cpu" and Profiler("cpu").counters(made()) == {}
     monkeypatch.setenv("PATH", str(tmp_path))
-    monkeypatch.setattr("kernelwright.evaluate.profile.toolkit_folders", lambda: iter(()))
+    monkeypatch.setattr("kernelwright.evaluate.watched.toolkit_folders", lambda: iter(()))
     assert "not installed" in Profiler("cuda:sm_90").why
 
 
 def test_the_watched_process_runs_the_kernel_on_whatever_target(monkeypatch):
     """On the fake target: inputs are generated, buffers bound, the kernel run once."""
-    from kernelwright.targets import fake
+    from kernelwright.targets import fake_device
 
     seen = []
-    monkeypatch.setattr(fake._Scripted, "run", lambda self, index=0: seen.append(sorted(self._sets[index].tensors)))
+    monkeypatch.setattr(fake_device._Scripted, "run", lambda self, index=0: seen.append(sorted(self._sets[index].tensors)))
     candidate = Candidate(kind="fake", source="{}", origin=Origin(kind="script"))
     build = Build(key="k", artifact="/x", compiler="c", arch="fake")
     run(Request(target="fake", kernels=(Watched(candidate=candidate, build=build, workloads=(resolve("gemm:8x8x8:fp32"),)),)))

@@ -17,7 +17,8 @@ from kernelwright.evaluate import audit, sanitized
 from kernelwright.evaluate.audit import Extent, verify_pack
 from kernelwright.evaluate.build import build
 from kernelwright.evaluate.evaluator import Evaluator
-from kernelwright.evaluate.sanitized import SAID, Request, Sanitizer, Watched
+from kernelwright.evaluate.sanitized import Sanitizer
+from kernelwright.evaluate.watched import SAID, Request, Watched, find_tool
 from kernelwright.problems import resolve
 from kernelwright.records import Build, Outcome, Verdict
 from kernelwright.targets import target
@@ -145,15 +146,10 @@ def test_every_kernel_has_one_verdict_its_own(tmp_path_factory, behaviours):
     folder = tmp_path_factory.mktemp("played")
     verdicts = Sanitizer(played(folder)).run("memcheck", several(*behaviours))
     assert len(verdicts) == len(behaviours)
-    for what, verdict in zip(behaviours, verdicts, strict=True):
+    for index, (what, verdict) in enumerate(zip(behaviours, verdicts, strict=True)):
         alone = len(behaviours) == 1 and what == "WRONG ONCE"
-        after = what == "WRONG ONCE" and _cut_short(behaviours, what)
+        after = what == "WRONG ONCE" and "DIES" in behaviours[:index]  # the process had died before it came to this kernel
         assert verdict.outcome == (Outcome.OK if alone or after else BEHAVES[what])
-
-
-def _cut_short(behaviours: list[str], what: str) -> bool:
-    """The process had died before it came to the first such kernel."""
-    return "DIES" in behaviours and behaviours.index("DIES") < behaviours.index(what)
 
 
 def test_the_child_runs_the_kernel_under_the_tool(tmp_path):
@@ -206,7 +202,7 @@ def test_a_stopped_tool_leaves_no_process(tmp_path):
 
 def test_where_the_tool_is_missing_nothing_is_counted_as_passed(tmp_path, monkeypatch):
     """The CUDA path of an audit, on a kernel that runs here: only what is said of the tools is looked at."""
-    monkeypatch.setattr(sanitized, "sanitizer", lambda: None)
+    monkeypatch.setattr(audit, "find_tool", lambda name: None)
     cuda = type("Cuda", (), {"kind": "cuda"})()
     assert audit._tools(cuda, Extent())[0] is None  # pyright: ignore[reportArgumentType]
     assert "neither on PATH" in audit._tools(cuda, Extent())[1]["memcheck"]  # pyright: ignore[reportArgumentType]
@@ -216,7 +212,7 @@ def test_where_the_tool_is_missing_nothing_is_counted_as_passed(tmp_path, monkey
 def test_the_tool_is_found_on_path(tmp_path, monkeypatch):
     path = tool(tmp_path, "exit 0")
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
-    assert sanitized.sanitizer() == path
+    assert find_tool("compute-sanitizer") == path
 
 
 def test_findings_of_the_tools_fail_the_kernel_of_a_pack(tmp_path, monkeypatch):

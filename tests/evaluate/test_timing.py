@@ -33,7 +33,7 @@ class Scripted(Contender):
     def estimate(self, mode: str) -> float:
         return 100.0
 
-    def sample(self, mode: str, launches: int) -> tuple[float, int]:
+    def sample(self, mode: str, launches: int, fresh=None) -> tuple[float, int]:
         self.run(0)
         value = next(self.samples)
         return value, launches if math.isnan(value) else 0
@@ -42,7 +42,7 @@ class Scripted(Contender):
 class Rival(Scripted):
     in_place = False
 
-    def sample(self, mode: str, launches: int) -> tuple[float, int]:
+    def sample(self, mode: str, launches: int, fresh=None) -> tuple[float, int]:
         value = next(self.samples)
         return value, launches if math.isnan(value) else 0
 

@@ -8,7 +8,7 @@ from kernelwright.evaluate.jobs import Entry, Job
 from kernelwright.evaluate.judge import Judge
 from kernelwright.problems import resolve
 from kernelwright.records import Candidate, Origin, Outcome
-from kernelwright.targets.fake import FakeDevice, _Scripted
+from kernelwright.targets.fake_device import FakeDevice, _Scripted
 from kernelwright.targets.target import DeviceLost
 
 W = resolve("gemm:16x16x16:fp32")

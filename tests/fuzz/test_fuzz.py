@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
-import importlib.util
 import sys
 from pathlib import Path
 
 import pytest
 
+sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 
-@pytest.fixture(scope="module")
-def fuzz():
-    path = Path(__file__).parents[2] / "benchmarks" / "fuzz.py"
-    spec = importlib.util.spec_from_file_location("kernelwright_fuzz", path)
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module  # dataclasses look it up
-    spec.loader.exec_module(module)
-    return module
+from fuzzing import engine
 
+import fuzz
 
 FAST = (
     "records",
@@ -34,22 +28,22 @@ FAST = (
 
 
 @pytest.fixture(scope="module")
-def areas(fuzz):
-    with fuzz.prepared() as folder:
+def areas():
+    with engine.prepared() as folder:
         yield {a.name: a for a in fuzz.areas(folder)}
 
 
 @pytest.mark.parametrize("name", FAST)
-def test_malformed_input_is_refused_in_one_sentence(fuzz, areas, name):
+def test_malformed_input_is_refused_in_one_sentence(areas, name):
     area = areas[name]
-    fuzzer = fuzz.Fuzzer([area], seed=1)
+    fuzzer = engine.Fuzzer([area], seed=1)
     fuzzer.fuzz({"problem files": 15, "archives": 40, "pack files": 40}.get(name, 200))
     assert not fuzzer.faults, next(iter(fuzzer.faults.values()))
     assert area.inputs >= 15 and len(area.corpus) >= 2
 
 
-def test_every_verb_ends_with_a_sentence(fuzz, areas):
-    fuzzer = fuzz.Fuzzer([areas["command line"]], seed=1)
+def test_every_verb_ends_with_a_sentence(areas):
+    fuzzer = engine.Fuzzer([areas["command line"]], seed=1)
     fuzzer.fuzz(70)
     assert not fuzzer.faults, next(iter(fuzzer.faults.values()))
 
@@ -64,19 +58,19 @@ def test_every_verb_ends_with_a_sentence(fuzz, areas):
         (OSError("gone"), False),
     ],
 )
-def test_what_counts_as_a_fault(fuzz, error, is_fault):
+def test_what_counts_as_a_fault(error, is_fault):
     def run(data: bytes) -> None:
         raise error
 
-    area = fuzz.Area("made up", 1, [b"x"], [b"y"], run)
-    with fuzz.prepared():
-        fuzzer = fuzz.Fuzzer([area], seed=0)
+    area = engine.Area("made up", 1, [b"x"], [b"y"], run)
+    with engine.prepared():
+        fuzzer = engine.Fuzzer([area], seed=0)
         fuzzer.fuzz(5)
     assert bool(fuzzer.faults) == is_fault and area.inputs == 5
 
 
-def test_a_hang_is_a_fault(fuzz, monkeypatch):
-    monkeypatch.setattr(fuzz, "HANG_SECONDS", 0.2)
+def test_a_hang_is_a_fault(monkeypatch):
+    monkeypatch.setattr(engine, "HANG_SECONDS", 0.2)
 
     def run(data: bytes) -> None:
         try:
@@ -85,16 +79,16 @@ def test_a_hang_is_a_fault(fuzz, monkeypatch):
         except Exception:
             pass
 
-    with fuzz.prepared():
-        fuzzer = fuzz.Fuzzer([fuzz.Area("made up", 1, [b"x"], [], run)], seed=0)
+    with engine.prepared():
+        fuzzer = engine.Fuzzer([engine.Area("made up", 1, [b"x"], [], run)], seed=0)
         fuzzer.fuzz(1)
     assert [f.kind for f in fuzzer.faults.values()] == ["Hang"]
 
 
-def test_the_same_seed_gives_the_same_inputs(fuzz):
+def test_the_same_seed_gives_the_same_inputs():
     seen: list[list[bytes]] = [[], []]
     for inputs in seen:
-        area = fuzz.Area("made up", 1, [b'{"a": [1, "x"]}', b"M * 2"], [b"N"], inputs.append)
-        with fuzz.prepared():
-            fuzz.Fuzzer([area], seed=7).fuzz(300)
+        area = engine.Area("made up", 1, [b'{"a": [1, "x"]}', b"M * 2"], [b"N"], inputs.append)
+        with engine.prepared():
+            engine.Fuzzer([area], seed=7).fuzz(300)
     assert seen[0] == seen[1] and len(set(seen[0])) > 150

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from kernelwright.evaluate.verify import compare, expect
 from kernelwright.problems import problem_of, resolve
 from kernelwright.problems.chains import CHAINS, PROBLEMS, ChainProblem
 from kernelwright.problems.lower import run
@@ -122,7 +124,8 @@ def test_sampled_rows_are_a_smaller_workload_with_the_same_answers(problem):
     w = workload(problem, 700, 1024)
     inputs = problem.generate(w, Case("normal", "normal"), torch.Generator().manual_seed(5), "cpu")
     outputs = problem.eager(w, inputs)
-    some_inputs, pick = problem.sample_rows(w, inputs, outputs)
+    of_inputs, pick = problem.sample_rows(w, outputs)
+    some_inputs = of_inputs(inputs)
     some = pick(outputs)
     small = problem.rows_workload(w, some)
     assert 0 < small.axes["rows"] < 700 and small.axes["cols"] == 1024
@@ -163,3 +166,15 @@ def test_cost_counts_each_tensor_once():
     cost = problem_of(w).cost(w)
     assert cost.bytes == 2 * (200 + 20 + 200)
     assert cost.unit == "vector" and 200 * 3 < cost.flops < 200 * 6
+
+
+@settings(deadline=None, max_examples=40)
+@given(cols=st.integers(1, 5000), seed=st.integers(0, 2**31))
+def test_the_plainest_sum_of_a_row_is_no_cheat(cols, seed):
+    """torch.cumsum adds up in float64 on a CPU: a kernel that does so in float32, term by term, has many times its error."""
+    w = resolve(f"chain:cumsum:2x{cols}")
+    problem = problem_of(w)
+    inputs = problem.generate(w, Case("normal", "normal"), torch.Generator().manual_seed(seed), "cpu")
+    plain = torch.from_numpy(np.add.accumulate(inputs["x"].numpy(), axis=1, dtype=np.float32))
+    judged = compare(problem, w, expect(problem, w, inputs, vendor=True), {"y": plain})
+    assert judged.passed, judged.note

@@ -93,13 +93,16 @@ def test_cancelling_halves_leave_the_odd_term():
     assert float(problem.eager(w, inputs)["c"].abs().max()) < math.inf
 
 
-def test_sampled_rows_and_variants():
-    w = resolve("gemm:600x8x16:tn:fp32")
+@pytest.mark.parametrize("text", ["gemm:600x8x16:tn:fp32", "gemm:7x1500x16:nt:fp32", "gemm:600x1500x16:nn:fp32"])
+def test_sampled_rows_and_columns_and_variants(text: str):
+    w = resolve(text)
     problem, inputs = draw(w, "normal", 2)
     everything = problem.eager(w, inputs)
-    some, pick = problem.sample_rows(w, inputs, everything)
+    of_inputs, pick = problem.sample_rows(w, everything)
+    some = of_inputs(inputs)
     outputs = pick(everything)
     small = problem.rows_workload(w, outputs)
+    assert tuple(outputs["c"].shape) == (min(w.axes["M"], 256), min(w.axes["N"], 1024))
     torch.testing.assert_close(outputs["c"].double(), problem.reference(small, some)["c"], rtol=1e-4, atol=1e-4)
     for variant in problem.variants(w):
         generated = problem.generate(variant, Case("normal", "normal"), torch.Generator().manual_seed(0), "cpu")

@@ -137,10 +137,12 @@ def test_pytorch_and_one_rounding_pass_and_another_epilogue_fails(text: str, dty
                 assert not compare(problem, w, expected, {"c": wrong}).passed, other
 
 
-def test_sampled_rows_and_variants() -> None:
-    w, problem, inputs = draw("linear:600x24x40:tn:bf16:bias+gelu+residual", "normal", 2)
+@pytest.mark.parametrize("size", ["600x24x40:tn", "24x1100x40:nt", "600x1100x40:nn"])
+def test_sampled_rows_and_columns_and_variants(size: str) -> None:
+    w, problem, inputs = draw(f"linear:{size}:bf16:bias+gelu+residual", "normal", 2)
     everything = problem.eager(w, inputs)
-    some, pick = problem.sample_rows(w, inputs, everything)
+    of_inputs, pick = problem.sample_rows(w, everything)
+    some = of_inputs(inputs)
     part = pick(everything)
     assert compare(problem, problem.rows_workload(w, part), expect(problem, problem.rows_workload(w, part), some), part).passed
     for variant in problem.variants(w):

@@ -12,11 +12,11 @@ from typer.testing import CliRunner
 from kernelwright.cli import app
 from kernelwright.problems import resolve
 from kernelwright.problems.chains import CHAINS
-from kernelwright.problems.entropy import rank, repetition
 from kernelwright.problems.kernelbench import read
+from kernelwright.problems.kernelbench_repair import repair
+from kernelwright.problems.kernelbench_shrink import constants, extent, shrunk
 from kernelwright.problems.lint import RULES, Finding, lint
-from kernelwright.problems.repair import repair
-from kernelwright.problems.shrink import constants, extent, shrunk
+from kernelwright.problems.redundancy import rank, repetition
 
 FAULTY = Path(__file__).parent / "faulty"
 FILE = """
@@ -134,6 +134,34 @@ def test_a_repaired_file_no_longer_has_the_fault(name, rules):
 def test_a_constant_formula_cannot_be_repaired():
     done = repair(read(FAULTY / "own_mean.py"))
     assert "zeros-pass" in {f.rule for f in done.remaining}
+
+
+DROPOUT = """
+import torch
+class Model(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.drop = torch.nn.Dropout(0.5)
+    def forward(self, x):
+        return self.drop(x) @ x
+def get_inputs():
+    return [torch.randn(4, 64)]
+def get_init_inputs():
+    return []
+"""
+
+
+def test_a_file_with_dropout_whose_forward_fails_is_a_finding(tmp_path):
+    (tmp_path / "op.py").write_text(DROPOUT)
+    found = lint(read(tmp_path / "op.py"))
+    assert [f.rule for f in found] == ["random-output", "unusable"] and "forward() raised RuntimeError" in found[1].text
+
+
+def test_a_forward_that_fails_on_some_inputs_says_why_in_words(tmp_path):
+    path = tmp_path / "op.py"
+    path.write_text(FILE.format(result="x * y if x.is_meta or x[0, 0] > 9 else x @ y", inputs="torch.randn"))
+    (found,) = lint(read(path))
+    assert found.rule == "unusable" and "on some inputs: mat1 and mat2" in found.text
 
 
 def test_periods_and_rank():

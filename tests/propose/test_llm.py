@@ -7,10 +7,9 @@ import os
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 import pytest
-from gelu_answers import ANSWERS, FAST, PLAIN
+from gelu_answers import ANSWERS, FAST, PLAIN, TRANSCRIPT
 from scripted_server import Say, Server, answer, serving
 from toy_family import judged
 
@@ -24,7 +23,6 @@ from kernelwright.records import Candidate, Environment, Outcome, Trial, Verdict
 from kernelwright.settings import SettingsError
 from kernelwright.targets import target
 
-ROOT = Path(__file__).parents[2]
 W = resolve("chain:new-gelu:16x64")
 CPU = target("cpu").facts()
 KEY = "k-0123456789-secret"
@@ -352,11 +350,12 @@ def test_a_jump_is_measured_again_in_a_fresh_process(tmp_path):
         stored = list(archive.trials())
     assert [t.candidate.id for t in again] == [fast.id] and run.winner is not None and run.winner.candidate.id == fast.id
     assert math.isclose(again[0].comparisons[0].ratio, stored[0].comparisons[0].ratio, rel_tol=0.1)
+    assert {c.rung for c in again[0].verdict.checks} >= {"adversarial", "repeat", "shapes"}, "reports take a replay for a confirmation"
 
 
 @pytest.mark.slow
 def test_the_example_runs_offline(tmp_path):
-    env = os.environ | {"KERNELWRIGHT_HOME": str(tmp_path), "KERNELWRIGHT_LLM_URL": f"file:{ROOT / 'examples/transcripts/new-gelu'}"}
+    env = os.environ | {"KERNELWRIGHT_HOME": str(tmp_path), "KERNELWRIGHT_LLM_URL": f"file:{TRANSCRIPT}"}
     words = ["optimize", "chain:new-gelu:256x256", "--target", "cpu", "--proposer", "llm", "--seconds", "300", "--out", str(tmp_path / "o")]
     done = subprocess.run([sys.executable, "-m", "kernelwright", *words], capture_output=True, text=True, env=env, timeout=600)
     assert done.returncode == 0, done.stderr

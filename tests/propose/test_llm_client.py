@@ -80,6 +80,7 @@ def test_lasting_faults_are_not(tmp_path, status, says):
     with serving(Say("no such thing", status=status)) as server, pytest.raises(CallFailed, match=says) as error:
         client(server, tmp_path).ask(REQUEST)
     assert len(server.requests) == 1 and error.value.lasting
+    assert kept(tmp_path)[0].attempts == 1
 
 
 def test_nobody_listens(tmp_path):

@@ -11,8 +11,8 @@ from toy_family import judged
 
 from kernelwright.families.family import DeviceFacts
 from kernelwright.learn.retrieval import Passage
-from kernelwright.problems import known, resolve
-from kernelwright.propose.exemplars_report import instructions, occupancy, report, roofline_us
+from kernelwright.problems import known, problem_of, resolve
+from kernelwright.propose.exemplars_report import instructions, occupancy, report
 from kernelwright.propose.llm_answer import languages
 from kernelwright.propose.llm_prompt import fenced, line, query, reference, repair, signature, system, task
 from kernelwright.records import (
@@ -28,11 +28,13 @@ from kernelwright.records import (
     TensorArg,
     Trial,
     Verdict,
+    Workload,
 )
 from kernelwright.targets import target
+from kernelwright.targets.target import Peaks
 
 H200, CPU = target("cuda:sm_90").facts(), DeviceFacts(target="cpu", name="a CPU", threads=2, isa=frozenset({"avx2", "fma"}))
-PEAKS = {"flops": {"fp16": 989e12, "fp32": 495e12, "vector": 60e12}, "bandwidth_cold": 4.8e12, "bandwidth_warm": 9e12}
+PEAKS = Peaks(flops={"fp16": 989e12, "fp32": 495e12, "vector": 60e12}, bandwidth_cold=4.8e12, bandwidth_warm=9e12)
 GEMM = resolve("gemm:512x512x512:fp16:nt")
 
 
@@ -76,13 +78,13 @@ def test_every_problem_and_target_has_a_prompt():
         if not problem.name.endswith(".py"):
             w = resolve(problem.example)
             for device in (H200, CPU):
-                assert "{{" not in task(w, device, {}, [], [], []) and len(system(w, device, languages(w, device))) > 2000
+                assert "{{" not in task(w, device, None, [], [], []) and len(system(w, device, languages(w, device))) > 2000
                 assert query(w, device)
 
 
 def test_a_kernelbench_file_is_shown_and_may_be_answered_in_python(tmp_path):
     w = resolve("examples/gated_unit.py")
-    assert "class ModelNew" in system(w, CPU, languages(w, CPU)) and "torch.sigmoid(self.scale" in task(w, CPU, {}, [], [], [])
+    assert "class ModelNew" in system(w, CPU, languages(w, CPU)) and "torch.sigmoid(self.scale" in task(w, CPU, None, [], [], [])
     assert "ModelNew" not in system(w, H200, languages(w, H200)), "Python candidates do not run there"
 
 
@@ -156,9 +158,13 @@ def test_long_evidence_loses_its_middle():
 
 
 def test_roofline():
-    assert roofline_us(GEMM, PEAKS, warm=False) == (pytest.approx(1e6 * 3 * 512 * 512 * 2 / 4.8e12), "memory")
-    assert roofline_us(resolve("gemm:8192x8192x8192:fp16"), PEAKS, warm=False)[1] == "arithmetic"  # type: ignore[index]
-    assert roofline_us(GEMM, {}, warm=False) is None
+    def floor(w: Workload, mode: str = "device-cold"):
+        return PEAKS.floor(problem_of(w).cost(w), mode)
+
+    assert floor(GEMM) == floor(GEMM, "device-chain") == (pytest.approx(1e6 * 3 * 512 * 512 * 2 / 4.8e12), "memory")
+    assert floor(GEMM, "device-warm") == floor(GEMM, "host-server") == (pytest.approx(1e6 * 2 * 512**3 / 989e12), "arithmetic")
+    assert floor(resolve("gemm:8192x8192x8192:fp16"))[1] == "arithmetic"
+    assert "- roofline:" not in task(GEMM, H200, None, [], [], [])
 
 
 def test_occupancy_by_what_limits_it():
@@ -175,7 +181,7 @@ def test_occupancy_by_what_limits_it():
 
 
 def test_a_report_without_a_build_or_peaks_says_what_there_is():
-    lines = report(judged(cuda_trial().candidate, 2.0, workload=GEMM), H200, {})
+    lines = report(judged(cuda_trial().candidate, 2.0, workload=GEMM), H200, None)
     assert len(lines) == 2 and "µs" in lines[0] and "allows" not in lines[0]
     assert instructions(None, "cuda") == {} and instructions(cuda_trial().build, "cuda") == {}
 

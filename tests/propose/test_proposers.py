@@ -190,6 +190,14 @@ def test_configs_that_render_alike_are_proposed_once(name):
     assert len({t.candidate.id for t in trials}) == len(trials) == 9 * 2
 
 
+def test_a_confirmation_beside_many_rivals_scores_by_the_anchor():
+    """A search that is resumed learns what a fresh process measured of a jump: a slow rival there must not count as a gain."""
+    confirmed = judged(Toy().render(BEST, W, DEVICE), 2.0, stage="confirm")
+    (anchor,) = confirmed.comparisons
+    slow = anchor.replace(rival="slow", ratio=40.0, low=39.0, high=41.0)
+    assert score(confirmed.replace(comparisons=(anchor, slow))) == 2.0
+
+
 def test_score_and_later_stages():
     candidate = Toy().render(BEST, W, DEVICE)
     screened = judged(candidate, 2.0)

@@ -14,7 +14,7 @@ class Server:
         self.calls: list[tuple[tuple[int, int, int], str]] = []
         self.refuses = False
 
-    def __call__(self, a, b, out, epilogue, bias, addend) -> bool:
+    def __call__(self, a, b, out, epilogue, bias) -> bool:
         if self.refuses:
             return False
         assert (a.ndim == b.ndim == out.ndim == 2 and out.stride(1) == 1) or out.shape[1] <= 1

@@ -8,34 +8,30 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from server import tensors
 
 from kernelwright.runtime import api, engine, models, pack
 
 CPU = torch.device("cpu")
 
 
-def halves(*shapes, dtype=torch.float16):
-    rng = torch.Generator().manual_seed(1)
-    return [torch.randn(s, generator=rng).to(dtype) for s in shapes]
-
-
 def test_a_measured_product_is_launched_and_thought_about_once(serving):
-    a, b = halves((64, 64), (64, 32))
+    a, b = tensors((64, 64), (64, 32))
     for _ in range(3):
         out = torch.empty(64, 32, dtype=torch.float16)
         assert api.matmul(a, b, out=out) is out
-        assert api.matmul(*halves((64, 64), (64, 32))).shape == (64, 32)
+        assert api.matmul(*tensors((64, 64), (64, 32))).shape == (64, 32)
     assert len(serving.cuda.launches()) == 6 and serving.met == 1
     addresses = bytes(serving.cuda.launches()[4].params)
     assert out.data_ptr().to_bytes(8, "little") in addresses and a.data_ptr().to_bytes(8, "little") in addresses
 
 
 def test_layouts_and_dtypes_have_kernels_of_their_own(serving):
-    a, b = halves((64, 64), (32, 64), dtype=torch.bfloat16)
+    a, b = tensors((64, 64), (32, 64), dtype=torch.bfloat16)
     api.matmul(a, b.t())
     assert len(serving.cuda.launches()) == 1
     functions = {serving.cuda.launches()[0].function}
-    api.matmul(*halves((64, 64), (64, 32)))
+    api.matmul(*tensors((64, 64), (64, 32)))
     functions.add(serving.cuda.launches()[1].function)
     assert len(functions) == 2
     got = api.matmul(a, b.t().contiguous())  # bf16 nn: the pack has no such kernel
@@ -43,7 +39,7 @@ def test_layouts_and_dtypes_have_kernels_of_their_own(serving):
 
 
 def test_a_layer_with_its_epilogue(serving):
-    x, weight, bias = halves((64, 64), (32, 64), (32,))
+    x, weight, bias = tensors((64, 64), (32, 64), (32,))
     assert api.linear(x, weight, bias, "gelu").shape == (64, 32)
     assert api.linear(x.view(4, 16, 64), weight, bias, "gelu").shape == (4, 16, 32)
     assert len(serving.cuda.launches()) == 2 and serving.met == 1, "a stack of rows is the same product"
@@ -53,17 +49,17 @@ def test_a_layer_with_its_epilogue(serving):
 
 
 def test_what_no_kernel_takes_is_torchs_and_asked_about_once(serving):
-    wide, b = halves((64, 65), (64, 32))
+    wide, b = tensors((64, 65), (64, 32))
     a = wide[:, :64]  # rows at odd multiples of two bytes
     for _ in range(2):
         assert torch.equal(api.matmul(a, b), a @ b)
     assert serving.met == 1 and not serving.cuda.launches()
-    empty, nothing = halves((0, 64), (64, 32))
+    empty, nothing = tensors((0, 64), (64, 32))
     assert api.matmul(empty, nothing).shape == (0, 32) and not serving.cuda.launches()
 
 
 def test_a_driver_that_refuses_leaves_the_rest_to_torch(serving):
-    a, b = halves((64, 64), (64, 32))
+    a, b = tensors((64, 64), (64, 32))
     api.matmul(a, b)
     serving.cuda.lib.fake_fail(1, 0)
     with pytest.warns(RuntimeWarning, match="leaves cpu to PyTorch from now on: launching: invalid argument"):
@@ -76,7 +72,7 @@ def test_a_driver_that_refuses_leaves_the_rest_to_torch(serving):
 
 
 def test_a_pack_used_later_is_not_served_by_the_kernels_of_an_earlier(serving, served, monkeypatch):
-    a, b = halves((64, 64), (64, 32))
+    a, b = tensors((64, 64), (64, 32))
     api.matmul(a, b)
     other = pack.Pack(served.path, served.manifest.replace(checksum="another", entries=()))
     monkeypatch.setattr(engine, "_paths", [])
@@ -86,7 +82,7 @@ def test_a_pack_used_later_is_not_served_by_the_kernels_of_an_earlier(serving, s
     for _ in range(2):
         assert torch.equal(api.matmul(a, b), a @ b) and len(serving.cuda.launches()) == 1
     out = torch.empty(64, 32, dtype=torch.float16)
-    serving.engine.serve(a, b, out, "", None, None)  # a call that was under way in another thread learns nothing for the new pack
+    serving.engine.serve(a, b, out, "", None)  # a call that was under way in another thread learns nothing for the new pack
     assert torch.equal(api.matmul(a, b), a @ b)
 
 
@@ -95,12 +91,12 @@ def test_a_kernel_whose_file_is_gone_is_left_to_torch(serving, monkeypatch):
         raise FileNotFoundError(artifact)
 
     monkeypatch.setattr(serving.engine._launcher, "kernels", gone)
-    a, b = halves((64, 64), (64, 32))
+    a, b = tensors((64, 64), (64, 32))
     assert torch.equal(api.matmul(a, b), a @ b) and not serving.cuda.launches()
 
 
 def test_another_stream_gets_its_workspace_without_choosing_again(serving):
-    a, b = halves((256, 4096), (4096, 256))
+    a, b = tensors((256, 4096), (4096, 256))
     for stream in (1, 2, 1, 2):
         serving.cuda.lib.fake_stream(stream)
         api.matmul(a, b)
@@ -109,13 +105,13 @@ def test_another_stream_gets_its_workspace_without_choosing_again(serving):
 
 
 def test_explain(serving):
-    a, b = halves((64, 64), (64, 32))
+    a, b = tensors((64, 64), (64, 32))
     assert api.explain(a, b).startswith("gemm:64x32x64:fp16:nn calls kernel ") and "(measured)" in api.explain(a, b)
     assert "torch.matmul: ours multiply" in api.explain(a, b.float())
-    assert "strides" in api.explain(halves((128, 128))[0][::2, ::2], b)
+    assert "strides" in api.explain(tensors((128, 128))[0][::2, ::2], b)
     with api.disabled():
         assert "disabled" in api.explain(a, b)
-    assert "library (fallback)" in api.explain(*halves((64, 64), (64, 48)))
+    assert "library (fallback)" in api.explain(*tensors((64, 64), (64, 48)))
 
 
 def test_a_models_report_says_what_each_layer_calls(serving):
@@ -127,13 +123,13 @@ def test_a_models_report_says_what_each_layer_calls(serving):
     assert said[2] == "2 x 64 -> 32 bfloat16: *" and said[3].startswith("  gemm:64x32x64:bf16:nt calls kernel ") and "(measured)" in said[3]
     assert said[5] == "1 x 64 -> 32 bfloat16 with bias: *" and "the pack has no kernel for linear bf16 nt bias" in said[6]
     with torch.no_grad():
-        assert model[0](halves((64, 64), dtype=torch.bfloat16)[0]).shape == (64, 32)
+        assert model[0](tensors((64, 64), dtype=torch.bfloat16)[0]).shape == (64, 32)
     assert len(serving.cuda.launches()) == 1, "what was said is what happens"
 
 
 def test_without_a_pack_or_a_gpu_torch_is_alone(monkeypatch):
     monkeypatch.setattr(engine, "_engines", {})
-    a, b = halves((64, 64), (64, 32))
+    a, b = tensors((64, 64), (64, 32))
     assert engine.of(CPU) is None and torch.equal(api.matmul(a, b), a @ b)
     assert "no pack serves cpu; name one with kw.use" in api.explain(a, b)
 

@@ -8,16 +8,12 @@ from collections.abc import Callable
 
 import pytest
 import torch
+from server import tensors
 from torch.autograd import forward_ad
 
 from kernelwright.runtime import api, engine, ops
 
 CPU = torch.device("cpu")
-
-
-def halves(*shapes, dtype=torch.float16, seed=1):
-    rng = torch.Generator().manual_seed(seed)
-    return [torch.randn(s, generator=rng).to(dtype) for s in shapes]
 
 
 def asked(monkeypatch) -> list[object]:
@@ -34,7 +30,7 @@ def asked(monkeypatch) -> list[object]:
 
 
 def calls() -> dict[str, Callable[[], torch.Tensor]]:
-    a, b, weight, bias, c = halves((64, 64), (64, 32), (32, 64), (32,), (64, 32))
+    a, b, weight, bias, c = tensors((64, 64), (64, 32), (32, 64), (32,), (64, 32))
     return {
         "matmul": lambda: api.matmul(a, b),
         "out": lambda: api.matmul(a, b, out=c),
@@ -64,7 +60,7 @@ def test_what_was_met_is_launched_without_a_look_in_python(serving, monkeypatch,
 
 def test_addmm_is_the_layer_with_its_bias(serving, monkeypatch):
     """Of one kernel with linear; here the pack has none, so that the library's addmm is called."""
-    x, weight, bias, plane = halves((64, 64), (32, 64), (32,), (64, 32))
+    x, weight, bias, plane = tensors((64, 64), (32, 64), (32,), (64, 32))
     want = torch.addmm(bias, x, weight.t())
     assert torch.equal(api.addmm(bias, x, weight.t()), want)
     answers = asked(monkeypatch)
@@ -75,7 +71,7 @@ def test_addmm_is_the_layer_with_its_bias(serving, monkeypatch):
 
 
 def test_what_is_the_librarys_is_torchs_at_once(serving, monkeypatch):
-    a, b, out = halves((64, 64), (64, 48), (64, 48))
+    a, b, out = tensors((64, 64), (64, 48), (64, 48))
     api.matmul(a, b), api.matmul(a, b, out=out)
     answers = asked(monkeypatch)
     assert torch.equal(api.matmul(a, b), a @ b) and torch.equal(api.matmul(a, b, out=out), a @ b)
@@ -89,12 +85,12 @@ def test_what_is_the_librarys_is_torchs_at_once(serving, monkeypatch):
 def test_other_dtypes_are_torchs_at_once(serving, monkeypatch, dtype):
     """With all that torch has to look at."""
     answers = asked(monkeypatch)
-    a, b, bias = (t.to(dtype) for t in halves((4, 6), (6, 5), (5,)))
+    a, b, bias = (t.to(dtype) for t in tensors((4, 6), (6, 5), (5,)))
     assert torch.equal(api.matmul(a, b), a @ b) and torch.equal(api.matmul(a[None], b), a[None] @ b)
     assert torch.equal(api.linear(a, b.t(), bias), torch.nn.functional.linear(a, b.t(), bias))
     assert torch.equal(api.addmm(bias, a, b), torch.addmm(bias, a, b)) and answers == [False] * 4
     assert api.matmul(a[0], b).shape == (5,) and api.matmul(a, b[:, 0]).shape == (4,)
-    for wrong in (b.t(), halves((6, 5), dtype=torch.bfloat16)[0]):
+    for wrong in (b.t(), tensors((6, 5), dtype=torch.bfloat16)[0]):
         with pytest.raises(RuntimeError) as want:
             torch.matmul(a, wrong)
         with pytest.raises(RuntimeError) as got:
@@ -123,7 +119,7 @@ BETWEEN = ["requires grad", "leaf of a graph", "negative", "zeros", "subclass", 
 @pytest.mark.parametrize("which", [0, 1])
 @pytest.mark.parametrize("what", BETWEEN)
 def test_tensors_that_torch_has_to_look_at(serving, what, which):
-    operands = halves((64, 64), (64, 32))
+    operands = tensors((64, 64), (64, 32))
     api.matmul(*operands)
     t = operands[which]
     operands[which] = {
@@ -156,7 +152,7 @@ def test_tensors_that_torch_has_to_look_at(serving, what, which):
 
 
 def test_a_bias_and_an_output_are_looked_at_as_well(serving):
-    x, weight, bias, out = halves((64, 64), (32, 64), (32,), (64, 32))
+    x, weight, bias, out = tensors((64, 64), (32, 64), (32,), (64, 32))
     api.linear(x, weight, bias, "gelu")
     number = ops.numbers["gelu", True]
     assert ops.fast(number, x, weight, bias, None, True) is not None
@@ -180,7 +176,7 @@ def test_a_bias_and_an_output_are_looked_at_as_well(serving):
 
 
 def test_an_output_that_overlaps_an_input_is_torchs(serving, monkeypatch):
-    memory = halves((64 * 64 + 64 * 32 + 64 * 64,))[0]
+    memory = tensors((64 * 64 + 64 * 32 + 64 * 64,))[0]
 
     def views(at: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """a, then b, and an output that begins `at` elements from the start."""
@@ -210,7 +206,7 @@ class Watching(torch.utils._python_dispatch.TorchDispatchMode):
 
 
 def test_dispatch_modes_see_the_product(serving):
-    a, b = halves((64, 64), (64, 32))
+    a, b = tensors((64, 64), (64, 32))
     api.matmul(a, b)
     with Watching() as mode:
         assert ops.fast(ops.numbers["", False], a, b, None, None, False) is None
@@ -223,7 +219,7 @@ def test_dispatch_modes_see_the_product(serving):
 
 
 def test_transforms_tracing_and_autocast_are_asked_first(serving):
-    a, b = halves((64, 64), (64, 32))
+    a, b = tensors((64, 64), (64, 32))
     api.matmul(a, b)
     number, launches = ops.numbers["", False], len(serving.cuda.launches())
 
@@ -239,7 +235,7 @@ def test_transforms_tracing_and_autocast_are_asked_first(serving):
         with torch.autocast(device, dtype=torch.bfloat16) if device == "cpu" else _cuda_autocast():
             refused()
     assert ops.fast(number, a, b, None, None, False) is not None, "and afterwards all is as before"
-    batch = halves((3, 64, 64))[0]
+    batch = tensors((3, 64, 64))[0]
     assert torch.equal(torch.vmap(lambda x: api.matmul(x, b))(batch), torch.vmap(lambda x: x @ b)(batch))
     with torch.autocast("cpu", dtype=torch.bfloat16):
         assert api.matmul(a, b).dtype == torch.bfloat16
@@ -259,7 +255,7 @@ def _cuda_autocast():
 
 
 def test_dual_numbers_keep_their_tangents(serving):
-    a, b, tangent = halves((64, 64), (64, 32), (64, 64))
+    a, b, tangent = tensors((64, 64), (64, 32), (64, 64))
     out = torch.empty(64, 32, dtype=torch.float16)
     api.matmul(a, b), api.matmul(a, b, out=out)
     with forward_ad.dual_level():
@@ -274,7 +270,7 @@ def test_dual_numbers_keep_their_tangents(serving):
 @pytest.mark.parametrize("compiled", ["matmul", "out", "linear", "addmm"])
 def test_compilers_see_operators_not_the_launcher(serving, monkeypatch, compiled):
     torch._dynamo.reset()
-    a, b, weight, bias, c = halves((64, 64), (64, 32), (32, 64), (32,), (64, 32))
+    a, b, weight, bias, c = tensors((64, 64), (64, 32), (32, 64), (32,), (64, 32))
     api.matmul(a, b)
     run = {
         "matmul": lambda a: api.matmul(a, b),
@@ -294,7 +290,7 @@ def test_compilers_see_operators_not_the_launcher(serving, monkeypatch, compiled
 
 
 def test_switched_off_nothing_is_asked(serving, monkeypatch):
-    a, b = halves((64, 64), (64, 32))
+    a, b = tensors((64, 64), (64, 32))
     out = torch.empty(64, 32, dtype=torch.float16)
     api.matmul(a, b), api.matmul(a, b, out=out)
     launches = len(serving.cuda.launches())
@@ -312,7 +308,7 @@ def test_switched_off_nothing_is_asked(serving, monkeypatch):
 
 
 def test_an_overwritten_output_is_seen_by_autograd(serving):
-    a, b, x = halves((64, 64), (64, 32), (64, 32))
+    a, b, x = tensors((64, 64), (64, 32), (64, 32))
     for _ in range(2):  # as Python has it, then as the launcher has it
         weight = torch.ones(64, 32, dtype=torch.float16, requires_grad=True)
         y = (weight * x).sum()
@@ -328,14 +324,14 @@ def test_an_overwritten_output_is_seen_by_autograd(serving):
 
 def test_rows_are_those_of_view(serving, monkeypatch):
     """A stack of rows is known by what Tensor.view makes of it, or left to Python."""
-    b = halves((64, 32))[0]
-    api.matmul(*halves((64, 64)), b)
-    padded, transposed = halves((64, 72))[0][:, :64], halves((16, 4, 64))[0].transpose(0, 1)
+    b = tensors((64, 32))[0]
+    api.matmul(*tensors((64, 64)), b)
+    padded, transposed = tensors((64, 72))[0][:, :64], tensors((16, 4, 64))[0].transpose(0, 1)
     for a, is_known in (
-        (halves((4, 16, 64))[0], True),
-        (halves((1, 1, 64, 64))[0], True),
-        (halves((64, 1, 64))[0], True),
-        (halves((64, 2, 64))[0][:, :1], False),  # rows two apart, which was not met
+        (tensors((4, 16, 64))[0], True),
+        (tensors((1, 1, 64, 64))[0], True),
+        (tensors((64, 1, 64))[0], True),
+        (tensors((64, 2, 64))[0][:, :1], False),  # rows two apart, which was not met
         (padded.unflatten(0, (4, 16)), False),
         (transposed, False),
     ):
@@ -347,7 +343,7 @@ def test_rows_are_those_of_view(serving, monkeypatch):
 
 
 def test_a_launch_that_fails_is_told_once_and_torch_serves(serving):
-    a, b = halves((64, 64), (64, 32))
+    a, b = tensors((64, 64), (64, 32))
     api.matmul(a, b)
     serving.cuda.lib.fake_fail(1, 0)
     assert ops.fast(ops.numbers["", False], a, b, None, None, False) is None
@@ -358,7 +354,7 @@ def test_a_launch_that_fails_is_told_once_and_torch_serves(serving):
 
 
 def test_from_many_threads(serving):
-    a, b = halves((256, 4096), (4096, 256))
+    a, b = tensors((256, 4096), (4096, 256))
     api.matmul(a, b)
     shapes, before = [], len(serving.cuda.launches())
 
@@ -376,7 +372,7 @@ def test_from_many_threads(serving):
 def test_wrong_use_of_the_launcher_is_an_exception(serving):
     with pytest.raises(TypeError, match="six arguments"):
         ops.fast(0, None)
-    a, b = halves((64, 64), (64, 32))
+    a, b = tensors((64, 64), (64, 32))
     with pytest.raises(TypeError):
         ops.fast("gemm", a, b, None, None, False)
     assert engine._engines[CPU] is serving.engine

@@ -28,15 +28,10 @@ AXES = {"M": 64, "N": 32, "K": 48}
 CLUSTER_DIMENSION, PROGRAMMATIC_SERIALIZATION = 4, 6
 
 
-@pytest.fixture(scope="session")
-def library(tmp_path_factory) -> FakeCuda:
-    return FakeCuda(tmp_path_factory.mktemp("libcuda"))
-
-
 @pytest.fixture
-def cuda(library: FakeCuda) -> FakeCuda:
-    library.lib.fake_reset()
-    return library
+def cuda(cuda: FakeCuda) -> FakeCuda:
+    cuda.lib.fake_reset()
+    return cuda
 
 
 @pytest.fixture

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
 import sysconfig
@@ -36,6 +37,18 @@ def test_it_is_built_once(home, monkeypatch):
     monkeypatch.setattr(build, "_compile", None)
     assert binary() == path
     assert sorted(p.name for p in path.parent.iterdir()) == sorted(["launcher.lock", path.name])
+
+
+def test_every_source_counts(home, monkeypatch, tmp_path):
+    beside = shutil.copytree(build.SOURCE.parent, tmp_path / "launcher")
+    monkeypatch.setattr(build, "SOURCE", beside / build.SOURCE.name)
+    monkeypatch.setattr(build, "_compile", lambda stem, command, path: None)
+    sources = [path for path in beside.iterdir() if path.suffix in (".cpp", ".h")]
+    seen = {binary()}
+    for path in sources:
+        path.write_text(path.read_text() + "// changed")
+        seen.add(binary())
+    assert len(seen) == 1 + len(sources) and len(sources) > 2
 
 
 def test_processes_that_start_together_build_one(home):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from types import SimpleNamespace
 
 import pytest
@@ -14,8 +15,8 @@ from kernelwright.problems import resolve
 from kernelwright.records import Environment
 from kernelwright.runtime import api, engine, pack, pins, warmup
 from kernelwright.runtime.dispatch import Choice
-from kernelwright.targets import target
-from kernelwright.targets.fake import RIVAL_US, FakeDevice
+from kernelwright.targets import fake_device, target
+from kernelwright.targets.fake_device import RIVAL_US, FakeDevice
 from kernelwright.targets.target import TargetUnavailable
 from made_up import made_up_pack, scripted
 
@@ -74,6 +75,14 @@ def test_a_wrong_kernel_is_not_pinned_however_fast(used, broken):
     with pytest.warns(RuntimeWarning, match="is wrong for gemm:16x16x16:fp16:nn"):
         (choice,) = kw.warmup([(16, 16, 16)])
     assert choice.entry is not None and choice.entry.candidate == FAST.id
+
+
+def test_on_a_busy_host_nothing_is_pinned(used, monkeypatch):
+    used(("gemm:8x8x8:fp16:nn", FAST))
+    monkeypatch.setattr(fake_device._Clock, "sample", lambda self, mode, launches: (math.nan, launches))
+    with pytest.warns(RuntimeWarning, match="gemm:16x16x16:fp16:nn was not measured: the host was too busy"):
+        (choice,) = kw.warmup([(16, 16, 16)])
+    assert choice.source != "pinned"
 
 
 @pytest.mark.parametrize("stage", ["load", "run"])

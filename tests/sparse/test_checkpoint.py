@@ -138,7 +138,7 @@ def folder(tmp_path):
     source.mkdir()
     first = {"a.weight": weight("rows", 40, 64), "a.bias": torch.ones(40).half()}
     second = {"b.weight": weight("random", 16, 40, seed=2), "norm.weight": torch.ones(40).half(), "lm_head.weight": weight("rows", 9, 40)}
-    second["embedding.weight"] = weight("full", 9, 40)
+    second["embedding.weight"], second["nothing.weight"] = weight("full", 9, 40), torch.empty(0, 40)
     torch_files.save_file(first, source / "model-00001-of-00002.safetensors")
     torch_files.save_file(second, source / "model-00002-of-00002.safetensors")
     places = {**dict.fromkeys(first, "model-00001-of-00002.safetensors"), **dict.fromkeys(second, "model-00002-of-00002.safetensors")}
@@ -157,6 +157,7 @@ def test_convert_a_folder(folder, tmp_path):
         "b.weight": True,
         "lm_head.weight": False,
         "embedding.weight": False,
+        "nothing.weight": False,
     }
     assert {r.name: r.why for r in reports}["lm_head.weight"] == "skipped by name"
     back = {}

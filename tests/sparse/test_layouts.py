@@ -67,6 +67,10 @@ def test_negative_zero_can_be_dropped_and_is_named_where_it_is_in_the_way():
     packed = compress(masked, negative_zero="drop")
     assert packed.sparsity == 0.5 and torch.equal(packed.to_dense(), masked) and not packed.verify(masked)
     assert compress(masked, min_sparsity=0.2).verify(masked)
+    short = torch.where(keep, torch.ones_like(masked), masked).to(torch.float8_e4m3fn)
+    with pytest.raises(SparseError, match="negative_zero='drop'"):
+        compress(short, "bitmask")
+    assert compress(short, "bitmask", negative_zero="drop").sparsity == 0.5
 
 
 def test_the_canonical_layout_holds_other_sizes_too():
@@ -114,6 +118,7 @@ def test_split_by_rows_and_columns(layout, options):
         pieces = packed.split(sizes, dim)
         assert torch.equal(torch.cat([p.to_dense() for p in pieces], dim), w)
         assert all(p.layout == layout and p.facts.get("order") == packed.facts.get("order") for p in pieces)
+    assert packed.as_layout(layout, **options) is packed and packed.cast(torch.bfloat16).facts.get("order") == packed.facts.get("order")
     with pytest.raises(SparseError, match="add up to the 50 rows"):
         packed.split([25, 26])
 

@@ -172,10 +172,10 @@ def test_state_dict_is_canonical_and_loads_into_any_layout(layout):
 
 def test_load_state_dict_takes_dense_weights_and_refuses_what_is_wrong():
     dense, ours = model(), model()
-    sparse.convert(ours)
+    sparse.convert(ours, order="lane")
     dense[0].weight.data.copy_(weight("rows", 100, 70, torch.bfloat16, seed=9))
     ours.load_state_dict(dense.state_dict())
-    assert torch.equal(ours[0].weight, dense[0].weight)
+    assert torch.equal(ours[0].weight, dense[0].weight) and ours[0].compressed.options == {"order": "lane"}
     state = ours.state_dict()
     state["0.bitmask"] = state["0.bitmask"] ^ 3
     with pytest.raises(RuntimeError, match=r"0\.weight is damaged"):

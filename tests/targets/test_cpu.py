@@ -11,7 +11,8 @@ from kernelwright.records import Candidate, Launch, LaunchPlan, Origin, Outcome,
 from kernelwright.targets import target
 
 W = resolve("gemm:24x40x16:fp32")
-HEAD = "#include <cstdlib>\n#include <vector>\n#include <unistd.h>\n"
+HEADERS = ("cstdlib", "thread", "vector", "fcntl.h", "omp.h", "sys/socket.h", "unistd.h")
+HEAD = "".join(f"#include <{name}>\n" for name in HEADERS)
 KERNEL = """extern "C" void k(const float* a, const float* b, float* c, long M, long N, long K, long lda, long ldb, long ldc) {
     BEFORE
     for (long i = 0; i < M; i++)
@@ -55,7 +56,7 @@ def test_a_right_kernel_climbs_the_whole_ladder(evaluator):
 @pytest.mark.parametrize(
     ("before", "after", "outcome", "words"),
     [
-        ("syntax error", "", Outcome.COMPILE_ERROR, "kernel.cpp:5"),
+        ("syntax error", "", Outcome.COMPILE_ERROR, "kernel.cpp:9"),
         ("", "c[0] += 1e-3f;", Outcome.WRONG_RESULT, "c[0, 0]"),
         ("", "if (M) ((float*)a)[0] = 3;", Outcome.INPUT_MUTATED, "input a"),
         ("", "c[M * ldc] = 1;", Outcome.OUT_OF_BOUNDS, "outside"),
@@ -84,6 +85,37 @@ def test_reading_beyond_an_input_spoils_the_result(evaluator):
     found, evidence = judge(evaluator, kernel("", "c[0] = c[0] + 0 * a[M * lda];"))
     assert found == Outcome.WRONG_RESULT
     assert "computed from bytes outside" in evidence
+
+
+@pytest.mark.parametrize("threads", ["1", "2"])
+def test_openmp_and_threads_of_its_own_work(monkeypatch, threads):
+    monkeypatch.setenv("KERNELWRIGHT_THREADS", threads)
+    parallel = kernel().source.replace("for (long i = 0", "#pragma omp parallel for num_threads(2)\n    for (long i = 0")
+    own = kernel("std::thread([] {}).join();").source
+    with Evaluator(target("cpu")) as one:
+        for source in (parallel, own):
+            candidate = kernel().replace(source=source)
+            job = Job(workload=W, rivals=("eager",), modes=("device-warm",))
+            (trial,) = one.evaluate([candidate], job, stage="verify", session="test")
+            assert trial.verdict.outcome in (Outcome.OK, Outcome.NOISY), trial.verdict.evidence
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "outcome"),
+    [
+        # a thread that goes on after the answer is stopped with its process: what it would write is missing
+        ("std::thread([=] { usleep(5000); for (long i = 0; i < M * N; i++) c[i] = 0; }).detach(); return;", "", Outcome.WRONG_RESULT),
+        ("if (fork() != -1) c[0] = 0; else c[-1] = 0;", "", Outcome.OUT_OF_BOUNDS),
+        ("if (socket(AF_INET, SOCK_STREAM, 0) == -1) c[-1] = 0;", "", Outcome.OUT_OF_BOUNDS),
+        ('if (open("/tmp/kernelwright-cheat", O_CREAT | O_WRONLY, 0600) == -1) c[-1] = 0;', "", Outcome.OUT_OF_BOUNDS),
+        ("for (int fd = 3; fd < 256; fd++) close(fd);", "", Outcome.CRASH),
+        ("static int calls; if (++calls > 3 && calls % 2) return;", "", Outcome.WRONG_RESULT),
+    ],
+)
+def test_what_the_sandbox_denies_is_seen_in_the_candidates_own_words(evaluator, before, after, outcome):
+    """A denied call returns -1, and the kernel then writes before its output."""
+    found, evidence = judge(evaluator, kernel(before, after), rungs=ALL_RUNGS, rivals=("eager",), modes=("device-warm",))
+    assert found == outcome, evidence
 
 
 def test_a_wrong_function_name_says_what_to_do(evaluator):

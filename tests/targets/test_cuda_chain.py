@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import struct
 from types import SimpleNamespace
 from typing import Any
@@ -54,7 +55,6 @@ def program(fake: FakeDriver, *, pdl: bool, able: bool = True) -> tuple[Program,
         [one],
         allocate=lambda size: torch.empty(size, dtype=torch.uint8),
         release=lambda: None,
-        cold_launches=1,
         predecessor=Predecessor(fake, 90, 232448) if able else None,
     )
     return contender, one
@@ -98,6 +98,16 @@ def test_plain_runs_have_no_edge_and_a_chain_has_one(fake):
     contender.run()
     contender._enqueue_dependent(0)
     assert [launch["attributes"] for launch in fake.launched] == [{}, {PROGRAMMATIC_SERIALIZATION: (1, 0, 0)}]
+
+
+def test_the_launches_of_a_sample_are_found_out_once(fake, monkeypatch):
+    contender, _ = program(fake, pdl=False)
+    contender.cold_launches = contender.warm_launches = 20
+    estimates = iter((math.nan, 250.0))
+    monkeypatch.setattr(contender, "estimate", lambda mode: next(estimates))
+    assert contender.launches_of("device-warm") == contender.launches_of("device-warm") == 2000 // 250
+    contender.run()
+    assert len(fake.launched) == 1, "which are not those that a run enqueues"
 
 
 def test_a_plan_without_pdl_or_a_device_without_it_is_not_dependent(fake):

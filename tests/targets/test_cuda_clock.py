@@ -14,7 +14,7 @@ import torch
 from kernelwright.records import Outcome
 from kernelwright.targets import cuda_clock
 from kernelwright.targets.cuda_clock import ATTEMPTS, FIRST_SPIN, Clock, CudaContender
-from kernelwright.targets.target import CandidateFault, DeviceLost
+from kernelwright.targets.target import CandidateFault, DeviceLost, Fresh
 
 real = pytest.importorskip("cuda.bindings.driver")
 
@@ -33,7 +33,7 @@ def clock(answers: Iterator[tuple[float, bool]], bindings: Any = None) -> Clock:
     """A Clock whose windows between events are scripted."""
     one = object.__new__(Clock)
     one.bindings, one._spin = bindings or Context(), FIRST_SPIN
-    one.between_events = lambda work, *, cold: next(answers)  # pyright: ignore[reportAttributeAccessIssue]
+    one.between_events = lambda work, *, cold, before: next(answers)  # pyright: ignore[reportAttributeAccessIssue]
     return one
 
 
@@ -95,15 +95,17 @@ class StubClock:
 
         return replay
 
-    def device_us(self, work: Callable[[], object], *, cold: bool, gaps: bool) -> float:
+    def device_us(self, work: Callable[[], object], *, cold: bool, gaps: bool, before=None, renew=lambda: None) -> float:
         self.modes.append(cold)
+        if before:
+            before()
         work()
         return 5.0 * len(self.captured[-1]) if self.captured else math.nan
 
 
 class Recorder(CudaContender):
     def __init__(self, stub: StubClock, count: int):
-        super().__init__(stub, count, 4)  # pyright: ignore[reportArgumentType]
+        super().__init__(stub, count)  # pyright: ignore[reportArgumentType]
         self.ran: list[int] = []
 
     def _enqueue(self, index: int) -> None:
@@ -131,6 +133,39 @@ def test_cold_launches_go_round_the_sets_and_warm_ones_stay_on_the_first():
     assert one.sample("device-warm", 4) == (5.0, 0)
     assert stub.captured == [(0, 1, 2, 0, 1), (0, 0, 0, 0)]
     assert stub.modes == [True, False]
+
+
+class Renewals(Fresh):
+    """Notes what was asked of it, and what had run by then."""
+
+    def __init__(self, one: Recorder):
+        self.one, self.told = one, []
+
+    def renew(self) -> None:
+        self.told.append(("renew", len(self.one.ran)))
+
+    def touch(self, sets: int) -> None:
+        self.told.append((f"touch {sets}", len(self.one.ran)))
+
+
+def test_no_launch_of_a_measured_sample_meets_inputs_that_the_kernel_has_met_before():
+    stub = StubClock()
+    one = Recorder(stub, 3)
+    fresh = Renewals(one)
+    for mode in ("device-cold", "device-warm", "device-warm"):
+        one.sample(mode, 3, fresh)
+    assert stub.captured == [(0, 1, 2)], "warm and cold samples are one graph, a set for each launch"
+    assert fresh.told[0] == ("renew", 4), "the capture's eager run and first replay are forgotten before the sample"
+    assert ("touch 3", 7) in fresh.told and [told for told, _ in fresh.told].count("renew") == 1
+    assert [one.launches_for(mode, 1.0) for mode in ("device-cold", "device-chain", "device-warm", "host-server")] == [3, 3, 1, 3]
+    assert one.launches_for("device-cold", 1e6) == 1
+
+
+def test_a_sample_that_is_taken_again_meets_other_inputs():
+    renewed: list[int] = []
+    one = clock(iter([(90.0, False), (50.0, True)]))
+    assert one.device_us(lambda: None, cold=True, gaps=False, renew=lambda: renewed.append(1)) == 50.0
+    assert renewed == [1]
 
 
 def test_a_chain_is_the_cold_graph_with_programmatic_edges():

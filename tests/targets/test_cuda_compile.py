@@ -186,3 +186,25 @@ def test_sass_lists_the_instructions(tmp_path: Path):
     (tmp_path / "no.cubin").write_text("text")
     with pytest.raises(ValueError, match="cannot be disassembled"):
         sass.sass(tmp_path / "no.cubin")
+    with pytest.raises(ValueError, match=r"no\.cubin cannot be disassembled"):
+        sass.sass_mixes([build.artifact, tmp_path / "no.cubin"], build.arch)
+
+
+@pytest.mark.parametrize("arch", ["sm_80", "sm_90"])
+def test_many_cubins_are_disassembled_at_once_to_what_each_is_alone(tmp_path: Path, arch: str):
+    from kernelwright.targets import sass
+
+    made = []
+    for i, line in enumerate(("y[0] = x[1];", "__shared__ int s[64]; s[y[0] & 63] = x[0]; y[2] = s[x[9] & 63] / x[1];")):
+        source = f"""extern "C" __global__ void k(const int* x, int* y) {{ {line} }}
+            extern "C" __global__ void l(const double* x, int* y) {{ for (int i = 0; i < y[1]; i++) y[i] = sqrt(x[i]); }}"""
+        (folder := tmp_path / str(i)).mkdir()
+        made.append(CudaTarget(arch).compile(candidate(source), folder))
+    paths = [m.artifact for m in (*made, made[0])]
+    try:
+        alone = [sass.sass_mix(path) for path in paths]
+    except TargetUnavailable:
+        pytest.skip("no nvdisasm here")
+    together = sass.sass_mixes(paths, made[0].arch)
+    assert together == alone and together[0] == together[2] != together[1] and "LDS" in together[1]
+    assert sass.sass_mixes([], made[0].arch) == []

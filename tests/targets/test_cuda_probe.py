@@ -11,12 +11,13 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 
 from kernelwright.targets import cuda, cuda_libraries, cuda_probe, driver, nvrtc, roofline_cuda
 from kernelwright.targets.cuda import CudaTarget
 from kernelwright.targets.cuda_probe import Gpu
 from kernelwright.targets.nvml import Nvml
-from kernelwright.targets.target import TargetUnavailable
+from kernelwright.targets.target import Bound, TargetUnavailable
 
 real = pytest.importorskip("cuda.bindings.driver")
 OK = real.CUresult.CUDA_SUCCESS
@@ -276,12 +277,9 @@ def test_the_library_that_pytorch_has_mapped_is_preferred(tmp_path: Path, monkey
     assert found == [Path("/torch/lib/libcublas.so.13"), tmp_path / "lib" / "libcublas.so.13"]
 
 
-def test_cold_sets_exceed_the_cache_or_are_one_a_launch():
+def test_every_launch_of_a_sample_has_a_set_of_its_own_within_half_a_gigabyte():
     device = object.__new__(cuda.CudaDevice)
     device.gpu = H200
-    double_l2 = 2 * H200.l2_bytes
-    for set_bytes in (1, 10**4, 10**6, 10**7, 10**8, double_l2, 10**10):
-        sets = device.cold_sets(set_bytes)
-        launches = device._cold_launches
-        assert launches is not None and 1 <= sets <= 10
-        assert launches <= sets or (sets - 1) * set_bytes >= double_l2 or (sets == 1 and set_bytes >= double_l2)
+    assert [device.cold_sets(size) for size in (0, 10**6, 10**7, 10**8, 10**9, 10**10)] == [10, 10, 10, 5, 1, 1]
+    sets = [Bound({"x": torch.empty(size := 2**22, dtype=torch.uint8)}, {})] * 10
+    assert device._warm_launches(sets) == min(10, H200.l2_bytes // 2 // size) and device._warm_launches(()) == 1

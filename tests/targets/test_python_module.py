@@ -9,6 +9,7 @@ from kernelwright.evaluate.jobs import ALL_RUNGS, Job
 from kernelwright.problems.kernelbench import load
 from kernelwright.records import Candidate, Origin, Outcome
 from kernelwright.targets import target
+from kernelwright.targets.python_module import library_calls
 
 PROBLEM = """
 import torch
@@ -53,3 +54,38 @@ def test_an_answer_is_judged(evaluator, tmp_path, answer, outcome, words):
     (trial,) = evaluator.evaluate([candidate], job, stage="verify", session="test")
     assert trial.verdict.outcome == outcome, trial.verdict.evidence
     assert words in trial.verdict.evidence
+
+
+@pytest.mark.parametrize(
+    ("source", "note"),
+    [
+        ("import torch\nclass ModelNew:\n def forward(self, a):\n  return torch.matmul(a, a)", "calls torch.matmul"),
+        ("import torch.nn.functional as G\ny = G.relu(x) @ x", "calls @, G.relu"),
+        ("from torch import mm\ny = mm(a, b)", "calls mm"),
+        ("import torch\n# torch.matmul(a, b)\ns = 'torch.mm(a, b)'\ny = torch.empty_like(x)", ""),
+        ("not python(", ""),
+    ],
+)
+def test_calls_of_the_library_are_read_from_the_syntax_tree(source, note):
+    assert library_calls(source) == note
+
+
+COMPILED = ANSWER.replace("return torch.tanh(x) * self.scale", "return torch.compile(lambda t, s: torch.tanh(t) * s)(x, self.scale)")
+
+
+def test_an_answer_that_would_start_a_compiler_is_refused_and_told_why(evaluator, tmp_path):
+    file = tmp_path / "scaled_tanh.py"
+    file.write_text(PROBLEM)
+    candidate = Candidate(kind="python", source=COMPILED, origin=Origin(kind="file"))
+    (trial,) = evaluator.evaluate([candidate], Job(workload=load(file)), stage="verify", session="test")
+    assert trial.verdict.outcome is Outcome.REFUSED, trial.verdict.evidence
+    assert "compiler" in trial.verdict.evidence
+
+
+def test_the_hint_is_on_the_trial_and_decides_nothing(evaluator, tmp_path):
+    file = tmp_path / "scaled_tanh.py"
+    file.write_text(PROBLEM)
+    candidate = Candidate(kind="python", source=ANSWER, origin=Origin(kind="file"))
+    (trial,) = evaluator.evaluate([candidate], Job(workload=load(file)), stage="verify", session="test")
+    (hint,) = [c for c in trial.verdict.checks if c.rung == "hint"]
+    assert trial.verdict.ok and hint.passed and "torch.tanh" in hint.note

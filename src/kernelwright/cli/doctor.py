@@ -61,6 +61,9 @@ def examine(deep: bool) -> list[dict]:
             checks.append(check(f"target {name}", True, reason_or_name))
         else:
             checks.append(check(f"target {name}", False, reason))
+    from kernelwright.targets import sandbox
+
+    checks.append(check("isolation", *isolation(sandbox)))
     from kernelwright.targets.cpu import compiler, compiler_version
 
     checks.append(check("C++ compiler", compiler() is not None, compiler_version() or "none: install g++ or clang++"))
@@ -92,6 +95,22 @@ def examine(deep: bool) -> list[dict]:
         except SettingsError as error:
             checks.append(check(what, False, str(error)))
     return checks
+
+
+def isolation(sandbox) -> tuple[bool, str]:
+    """Whether all layers that confine C++ and Python candidates are there, and which are."""
+    try:
+        layers = sandbox.probe()
+    except sandbox.SandboxError as error:
+        return False, str(error)
+    lacks = []
+    if not sandbox.landlock_abi():
+        lacks.append("landlock (Linux 5.13 or newer, with landlock among its security modules): candidates can read your files")
+    elif sandbox.landlock_abi() < 3:
+        lacks.append("landlock 3 (Linux 6.2 or newer): the filter denies truncating instead")
+    if not sandbox.seccomp_available():
+        lacks.append("seccomp: candidates can start processes and use the network; run them in a container")
+    return not lacks, "; lacks ".join([sandbox.isolation(layers), *lacks])
 
 
 def importable(module: str) -> bool:

@@ -83,7 +83,7 @@ def _memory() -> float:
 
 
 def _repair(path: Path, w: Any, findings: Any, screen: Any) -> dict[str, Any]:
-    from kernelwright.problems.repair import repair
+    from kernelwright.problems.kernelbench_repair import repair
 
     done = repair(w, findings)
     if done.changes:

@@ -54,7 +54,7 @@ def register(app: typer.Typer) -> None:
         warn_of_faults(w, screen)
         folder = out_dir(out)
         device = open_target(target)
-        extra = [load(path, w, device.name, device.facts()) for path in candidate or []]
+        extra = [load(path, w, device.name) for path in candidate or []]
         with open_archive() as archive, SearchProgress(screen, w.name, trials, "eager") as progress:
             done = run(
                 w,

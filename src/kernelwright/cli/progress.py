@@ -75,50 +75,39 @@ class SearchProgress:
 
 
 @contextmanager
-def steps(console: Any, title: str) -> Iterator[Callable[[int, int], None]]:
-    """Of work whose steps are counted: call what it gives with (done, total)."""
-    printed = time.monotonic()
+def steps(console: Any, title: str) -> Iterator[Callable[..., None]]:
+    """Of work whose steps are counted: call what it gives with (done, total), and a status if there is more to say."""
+    started = printed = time.monotonic()
+
+    def line(done: int, total: int, status: str = "") -> None:
+        nonlocal printed
+        if (now := time.monotonic()) - printed > PLAIN_SECONDS:
+            printed = now
+            said = f"  {status}  {now - started:.0f} s" if status else ""
+            console.print(f"{title}: {done}/{total}{said}", markup=False)
+
     if not console.is_terminal:
-
-        def line(done: int, total: int) -> None:
-            nonlocal printed
-            if time.monotonic() - printed > PLAIN_SECONDS:
-                printed = time.monotonic()
-                console.print(f"{title}: {done}/{total}")
-
         yield line
         return
     with _bar(console) as live:
         task = live.add_task(title, total=None, status="")
-        yield lambda done, total: live.update(task, completed=done, total=total)
+        yield lambda done, total, status="": live.update(task, completed=done, total=total, status=status)
 
 
 @contextmanager
 def proving(console: Any) -> Iterator[Callable[[Progress], None]]:
     """Of `verify_pack`: runs of one kernel on one Workload, checks a second, and what fails."""
-    started = printed = time.monotonic()
-    live = task = None
+    started = time.monotonic()
+    with steps(console, "verify") as told:
 
-    def show(far: Progress) -> None:
-        nonlocal printed, task
-        elapsed = time.monotonic() - started
-        status = f"{far.through} of {far.kernels} kernels through, {far.cases / max(1e-9, elapsed):.0f} checks/s"
-        status += f", {far.before} proved before" if far.before else ""
-        if far.failing:
-            named = ", ".join(far.failing[:3]) + (" ..." if len(far.failing) > 3 else "")
-            status += f", {len(far.failing)} FAIL: {named}"
-        if live is not None:
-            if task is None:
-                task = live.add_task("verify", total=far.total, status="")
-            live.update(task, completed=far.done, status=status)
-        elif time.monotonic() - printed > PLAIN_SECONDS:
-            printed = time.monotonic()
-            console.print(f"verify: {far.done}/{far.total}  {status}  {elapsed:.0f} s", markup=False)
+        def show(far: Progress) -> None:
+            status = f"{far.through} of {far.kernels} kernels through, {far.cases / max(1e-9, time.monotonic() - started):.0f} checks/s"
+            status += f", {far.before} proved before" if far.before else ""
+            if far.failing:
+                named = ", ".join(far.failing[:3]) + (" ..." if len(far.failing) > 3 else "")
+                status += f", {len(far.failing)} FAIL: {named}"
+            told(far.done, far.total, status)
 
-    if console.is_terminal:
-        with _bar(console) as live:
-            yield show
-    else:
         yield show
 
 

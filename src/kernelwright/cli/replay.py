@@ -18,27 +18,14 @@ def register(app: typer.Typer) -> None:
     ) -> None:
         """Verify and time the kernel of a trial again, beside the same rivals, and print both results."""
         from kernelwright.evaluate.evaluator import Evaluator
-        from kernelwright.evaluate.jobs import ALL_RUNGS, Job
-        from kernelwright.loop import modes_for
+        from kernelwright.loop import replay_job
 
         with open_archive() as archive:
             old = archive.trial(trial)
             device = open_target(target or old.environment.target)
-            modes = tuple(m for m in modes_for(device.name) if old.timing(m)) or ("device-warm",)
-            rivals = tuple(dict.fromkeys(c.rival for c in old.comparisons)) or ("eager",)
-            job = Job(
-                workload=old.workload,
-                rivals=rivals,
-                rungs=ALL_RUNGS,
-                modes=modes,
-                min_rounds=9,
-                max_rounds=25,
-                seconds=5.0,
-                noise=True,
-            )
             with Evaluator(device) as evaluator:
                 built = list(evaluator.builder.builds([old.candidate]))
-                found = list(evaluator.evaluate_built(built, job, stage="replay", session=""))
+                found = list(evaluator.evaluate_built(built, replay_job(old, device.name), stage="replay", session=""))
             for one in found:
                 archive.append(one)
         new = found[0]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -26,19 +27,19 @@ def convert(
     json_output: Json = False,
 ) -> None:
     """Compress the sparse matrices of a checkpoint, exactly; from_pretrained then loads the folder."""
-    from kernelwright.sparse.checkpoint import convert_checkpoint
+    from kernelwright.sparse.checkpoint import SKIP, convert_checkpoint
 
     screen = console(json_output)
     reports = convert_checkpoint(
         source,
         target,
         min_sparsity=min_sparsity,
-        skip=tuple(skip) if skip else ("lm_head",),
+        skip=tuple(skip or SKIP),
         negative_zero="drop" if drop_negative_zeros else "keep",
         told=lambda r: screen.print(_line(r), markup=False),
     )
     if json_output:
-        emit({"target": str(target), **_sums(reports), "weights": [_record(r) for r in reports]})
+        emit({"target": str(target), **_sums(reports), "weights": [asdict(r) for r in reports]})
     else:
         screen.print(f"{_sentence(reports)}; wrote {target}", markup=False)
 
@@ -57,7 +58,7 @@ def inspect(
         if not json_output:
             console(False).print(_line(report), markup=False)
     if json_output:
-        emit({**_sums(reports), "weights": [_record(r) for r in reports]})
+        emit({**_sums(reports), "weights": [asdict(r) for r in reports]})
     else:
         console(False).print(_sentence(reports), markup=False)
 
@@ -107,12 +108,6 @@ def _line(r: Any) -> str:
     size = f"{r.bytes_per_weight:.3f} bytes/weight" if r.compressed else f"dense{': ' + r.why if r.why else ''}"
     negative = f", {r.negative_zeros:.1%} -0.0" if r.negative_zeros > 0.001 else ""
     return f"{r.name}  {'x'.join(map(str, r.shape))} {r.dtype}  {r.sparsity:.1%} zeros{negative}  {size}"
-
-
-def _record(r: Any) -> dict[str, Any]:
-    from dataclasses import asdict
-
-    return asdict(r)
 
 
 def _sums(reports: list[Any]) -> dict[str, Any]:

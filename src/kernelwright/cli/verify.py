@@ -42,7 +42,7 @@ def register(app: typer.Typer) -> None:
         (w,) = workloads_of(problem, dtype, (layout,) if layout else ())
         warn_of_faults(w, console(json_output))
         device = open_target(target)
-        candidate = load(file, w, device.name, device.facts())
+        candidate = load(file, w, device.name)
         modes = (headline_mode(device.name),) if time else ()
         job = Job(workload=w, rivals=("eager",) if time else (), rungs=ALL_RUNGS, modes=modes, min_rounds=9, max_rounds=25, noise=True)
         with open_archive() as archive, Evaluator(device) as evaluator:

@@ -21,6 +21,7 @@ from kernelwright.evaluate.audit_batch import Audit, Auditor
 from kernelwright.evaluate.drawn import drawn_shapes
 from kernelwright.evaluate.evaluator import Evaluator
 from kernelwright.evaluate.verification import Kernel, Verification, keep, proved_before
+from kernelwright.evaluate.watched import find_tool
 from kernelwright.records import Workload
 from kernelwright.runtime.pack import Pack
 from kernelwright.targets.target import Target
@@ -100,15 +101,14 @@ def verify_pack(
         nonlocal waiting
         far.done += len(audits)
         far.cases += cases
-        far.failing += tuple(name for a in audits if a.failures and (name := a.name) not in far.failing)
         through = [audit for audit in waiting if audit.done()]
         waiting = [audit for audit in waiting if audit not in through]
         far.through += len(through)
         for audit in through:
             kernels[audit.candidate.id] = kernel = audit.result()
-            if kernel.failures and audit.name not in far.failing:
-                far.failing += (audit.name,)
             told(kernel)
+        failing = [a.name for a in audits if a.failures] + [a.name for a in through if kernels[a.candidate.id].failures]
+        far.failing = tuple(dict.fromkeys((*far.failing, *failing)))
         if through:
             keep(pack, found.replace(kernels=tuple(kernels.values())), whole=False)
         progress(far)
@@ -151,7 +151,7 @@ def _tools(target: Target, extent: Extent) -> tuple[str | None, dict[str, str]]:
         return None, {tool: "not run: it is for CUDA kernels" for tool in sanitized.TOOLS}
     if not extent.sanitize:
         return None, {tool: "not run: it was not asked for" for tool in sanitized.TOOLS}
-    if (path := sanitized.sanitizer()) is None:
+    if (path := find_tool("compute-sanitizer")) is None:
         why = "not run: compute-sanitizer is neither on PATH nor in the CUDA toolkit's bin folder"
         return None, {tool: why for tool in sanitized.TOOLS}
     try:

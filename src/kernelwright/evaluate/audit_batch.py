@@ -10,9 +10,11 @@ from kernelwright.evaluate import machine_code, sanitized
 from kernelwright.evaluate.evaluator import Evaluator, JudgeError
 from kernelwright.evaluate.jobs import ALL_RUNGS, Job
 from kernelwright.evaluate.verification import Failure, Kernel, Tool
+from kernelwright.evaluate.watched import Request, Watched
 from kernelwright.problems import problem_of
 from kernelwright.records import Build, Candidate, Outcome, Verdict, Workload
 from kernelwright.runtime.pack import Entry, Pack
+from kernelwright.targets.sass import sass_mix
 from kernelwright.targets.target import Target, TargetUnavailable
 
 RANDOM_RUNGS = ("exact", "normal", "repeat")
@@ -150,10 +152,10 @@ class Auditor:
         for audit in batch:
             if audit.candidate.kind == "cuda" and audit.artifact is not None:
                 audit.pending.append((self.pool.submit(self._machine_code, audit), 0))
-        watched: list[tuple[Audit, sanitized.Watched]] = []
+        watched: list[tuple[Audit, Watched]] = []
         for audit in batch:
             found = self._watched(audit)
-            if isinstance(found, sanitized.Watched):
+            if isinstance(found, Watched):
                 watched.append((audit, found))
             else:
                 audit.not_run += [Tool(name=tool, evidence=said) for tool, said in found.items()]
@@ -168,14 +170,14 @@ class Auditor:
         assert audit.artifact is not None
         try:
             ((_, built),) = self.evaluator.builder.builds([audit.buildable])
-            found = machine_code.inspect(audit.candidate, built, audit.artifact)
+            found = machine_code.inspect(audit.candidate, built, sass_mix(audit.artifact))
         except (TargetUnavailable, ValueError) as error:
             return [Tool(name="machine code", evidence=f"not run: {error}")]
         if found.faults:
             return [Tool(name="machine code", outcome=Outcome.COMPILE_ERROR, evidence="; ".join(found.faults))]
         return [Tool(name="machine code", outcome=Outcome.OK, evidence=f"{found.registers} registers, no spills, no local memory")]
 
-    def _watched(self, audit: Audit) -> sanitized.Watched | dict[str, str]:
+    def _watched(self, audit: Audit) -> Watched | dict[str, str]:
         """What the tools run, or why each of them does not."""
         if self.tool is None or audit.build is None:
             return self.versions if audit.candidate.kind == "cuda" else {}
@@ -184,12 +186,12 @@ class Auditor:
         smallest = [w for w in audit.served[:1] if _elements(w) <= SANITIZED_ELEMENTS]
         if not (shapes := (*smallest, *audit.drawn[:SANITIZED_RANDOM])):
             return dict.fromkeys(sanitized.TOOLS, "not run: the kernel serves no shape that is small enough")
-        return sanitized.Watched(candidate=audit.candidate, build=audit.build, workloads=shapes)
+        return Watched(candidate=audit.candidate, build=audit.build, workloads=shapes)
 
-    def _sanitize(self, tool: str, kernels: tuple[sanitized.Watched, ...]) -> list[Tool]:
+    def _sanitize(self, tool: str, kernels: tuple[Watched, ...]) -> list[Tool]:
         assert self.tool is not None
         try:
-            verdicts = self.tool.run(tool, sanitized.Request(target=self.target.name, kernels=kernels))
+            verdicts = self.tool.run(tool, Request(target=self.target.name, kernels=kernels))
         except OSError as error:
             return [Tool(name=tool, evidence=f"not run: {error}")] * len(kernels)
         return [Tool(name=tool, outcome=verdict.outcome, evidence=verdict.evidence) for verdict in verdicts]

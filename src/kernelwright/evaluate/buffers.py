@@ -6,6 +6,7 @@ beyond it shows. Outputs are poisoned with the same byte, so an element left unw
 
 from __future__ import annotations
 
+import random
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
@@ -20,7 +21,7 @@ GUARD = 4096
 """Bytes before and after each tensor: a 4 KiB page, more than any tile row of our kernels."""
 POISON = 0xFF
 _ALIGN = 256
-_INTEGERS = {2: torch.int16, 4: torch.int32, 8: torch.int64}
+INTEGERS = {2: torch.int16, 4: torch.int32, 8: torch.int64}
 """Integer type by element size: as integers, the poison is -1."""
 
 
@@ -32,11 +33,6 @@ class Shape:
     """Elements between the end of a row and the next row, for tensors of two or more axes."""
     offset: int = 0
     """Elements by which each tensor starts off its 256-byte boundary."""
-
-
-def names_of(spec: TensorSpec, row_stride: int, align: int) -> dict[str, int]:
-    """What a plan's expressions may name of a tensor (`plan.py`)."""
-    return {f"ld_{spec.name}": row_stride, f"numel_{spec.name}": spec.numel, f"align_{spec.name}": align}
 
 
 class Buffers:
@@ -61,10 +57,12 @@ class Buffers:
         self.set_bytes = _round_up(at, _ALIGN)
         self.flat = device.allocate(self.set_bytes * sets)
         self.flat.fill_(POISON)
+        stacked = {spec.name: self._stacked(spec, row_stride, start, sets) for spec, row_stride, start in self._extents}
+        self._outputs = [stacked[spec.name] for spec in self.specs if spec.role == "out"]
+        self._alterable = [stacked[name] for name in problem.alterable(w) if stacked[name].numel()]
         self.bounds: list[Bound] = []
         for index in range(sets):
             self.bounds.append(self._bind(index, sms))
-        self._outputs = [self._stacked(spec, row_stride, start, sets) for spec, row_stride, start in self._extents if spec.role == "out"]
 
     def _bind(self, index: int, sms: int) -> Bound:
         tensors: Tensors = {}
@@ -80,10 +78,10 @@ class Buffers:
                 strides[axis] = row_stride if axis == len(spec.shape) - 2 else strides[axis + 1] * spec.shape[axis + 1]
             tensors[spec.name] = usable.view(dtype).as_strided(spec.shape, strides)
             address = tensors[spec.name].data_ptr() if spec.numel else 256
-            names |= names_of(spec, row_stride, min(256, address & -address))
+            names |= spec.names(row_stride, min(256, address & -address))
         # sets are alike but for their addresses: they share one dictionary where its values agree
         if self.bounds and self.bounds[0].names == names:
-            return Bound(tensors=tensors, names=self.bounds[0].names)
+            names = self.bounds[0].names
         return Bound(tensors=tensors, names=names)
 
     def __len__(self) -> int:
@@ -105,13 +103,37 @@ class Buffers:
         length = spec.shape[-1] if spec.shape else 1
         shape = (sets, spec.numel // length if length else 0, length)
         usable = self.flat[start:]
-        whole = usable[: usable.numel() // itemsize * itemsize].view(_INTEGERS[itemsize])
+        whole = usable[: usable.numel() // itemsize * itemsize].view(INTEGERS[itemsize])
         return whole.as_strided(shape, (self.set_bytes // itemsize, row_stride, 1))
 
-    def poison(self) -> None:
-        """Poisons the outputs of all sets; guard bands are left alone."""
+    def alter(self, rng: random.Random) -> bool:
+        """Other inputs in all sets: one random column of each is rotated by a row, the whole row of those that have but one. False where
+        the problem does not allow that its values change places.
+
+        What was a result of the inputs as they were is then wrong in every row, and in one column of a product: what was kept of it is of
+        no use, unless the candidate reads all inputs to find out, which is what it wanted to save. The distribution stays the same, and it
+        costs microseconds where drawing anew costs milliseconds."""
+        for view in self._alterable:
+            rows, length = view.shape[-2:]
+            if rows > 1:
+                column = view[..., rng.randrange(length)]
+                column.copy_(column.roll(1, dims=-1))
+            else:
+                view.copy_(view.roll(1, dims=-1))
+        return bool(self._alterable)
+
+    def untouched(self, first: int, end: int) -> bool:
+        """Whether the outputs of the sets from `first` to before `end` hold nothing but poison."""
+        return all(bool((tensor[first:end] == -1).all()) for tensor in self._outputs)
+
+    def touch(self, sets: int) -> None:
+        """Reads the first so many sets."""
+        self.flat[: sets * self.set_bytes].view(torch.int64).max()
+
+    def poison(self, sets: int | None = None) -> None:
+        """Poisons the outputs of the first so many sets, or of all; guard bands are left alone."""
         for tensor in self._outputs:
-            tensor.fill_(-1)
+            tensor[:sets].fill_(-1)
 
     def disturbed(self, index: int = 0) -> str | None:
         """Names the tensor beside which a byte that nobody may write was written, and restores the guards; None if all are intact."""

@@ -7,14 +7,15 @@ place and renamed there atomically; who loses a race uses the winner's. A compil
 from __future__ import annotations
 
 import errno
+import multiprocessing
 import os
 import shutil
 import signal
 import tempfile
+import threading
 from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from multiprocessing import get_context
 from pathlib import Path
 
 from kernelwright.records import Build, Candidate, Outcome, Verdict
@@ -90,8 +91,18 @@ def _work(target_name: str, candidate: bytes, cache: str) -> tuple[str, str]:
         return "error", str(error)
 
 
-def _ignore_interrupt() -> None:
+def _begin() -> None:
+    """In each process of the pool, before its first build."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the loop, which ends the pool in order
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+
+
+def _end_with_parent() -> None:
+    """A killed loop ends no pool: its processes would wait for work for ever, and keep the forkserver alive."""
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    parent.join()
+    os._exit(1)
 
 
 class Builder:
@@ -142,7 +153,7 @@ class Builder:
 
     def _running(self) -> ProcessPoolExecutor:
         if self._pool is None:
-            self._pool = ProcessPoolExecutor(self._jobs, get_context("forkserver"), _ignore_interrupt)
+            self._pool = ProcessPoolExecutor(self._jobs, multiprocessing.get_context("forkserver"), _begin)
         return self._pool
 
     def _outcome(self, future: Future[tuple[str, str]]) -> Build | Verdict:

@@ -6,8 +6,7 @@ import random
 import re
 from collections.abc import Sequence
 
-from kernelwright.evaluate.buffers import names_of
-from kernelwright.plan import Names, PlanError, unmet
+from kernelwright.plan import PlanError, unmet
 from kernelwright.problems import ProblemError, problem_of, resolve
 from kernelwright.records import LaunchPlan, Workload
 
@@ -15,15 +14,6 @@ MOST_ELEMENTS = 2**20
 """Of all tensors of a shape together: its float64 reference takes milliseconds, also on one CPU core."""
 DRAWS = 200
 """For each shape that is wanted, at most."""
-
-
-def contiguous_names(w: Workload, sms: int) -> Names:
-    """What a plan's expressions may name, on buffers without padding."""
-    names = Names(w.axes)
-    names["sms"] = sms
-    for spec in problem_of(w).tensors(w):
-        names |= names_of(spec, spec.shape[-1] if spec.shape else 1, 256)
-    return names
 
 
 def drawn_shapes(plan: LaunchPlan | None, served: Sequence[Workload], count: int, seed: int, sms: int) -> list[Workload]:
@@ -74,9 +64,10 @@ def _aimed(axis: str, size: int, asked: Sequence[tuple[str, int, int]]) -> int:
 
 def _accepts(plan: LaunchPlan | None, w: Workload, sms: int) -> bool:
     try:
-        if sum(spec.numel for spec in problem_of(w).tensors(w)) > MOST_ELEMENTS:
+        problem = problem_of(w)
+        if sum(spec.numel for spec in problem.tensors(w)) > MOST_ELEMENTS:
             return False
-        if plan is not None and unmet(plan, dict(contiguous_names(w, sms))) is not None:  # plain: remembering their values costs more
+        if plan is not None and unmet(plan, dict(problem.names(w, sms))) is not None:  # plain: remembering their values costs more
             return False
         resolve(w.name)  # a chain may refuse a size
         return True

@@ -174,6 +174,10 @@ class Evaluator:
                             raise JudgeError(f"{message.message}; the device process's output is in {self._log}")
                         self.restarts += 1
                         return Verdict(outcome=outcome, evidence=f"{message.message} (during: {doing})"), label
+        except msgspec.MsgspecError:
+            self._stop()
+            self.restarts += 1
+            return Verdict(outcome=Outcome.CHEAT, evidence=f"somebody else wrote into the judge's pipe during: {doing}"), label
         except (EOFError, BrokenPipeError, ConnectionResetError):
             code = self._stop()
             self.restarts += 1

@@ -26,7 +26,7 @@ from kernelwright.evaluate.timing import Entrant, Limits, measure
 from kernelwright.evaluate.verify import Climber, Ladder
 from kernelwright.problems import problem_of
 from kernelwright.problems.problem import Tensors
-from kernelwright.records import COLD_MODES, DTYPES, Candidate, Check, Comparison, Outcome, Timing, Verdict, Workload
+from kernelwright.records import DTYPES, Candidate, Check, Comparison, Outcome, Timing, Verdict, Workload
 from kernelwright.targets import usable
 from kernelwright.targets.processes import die_with_parent
 from kernelwright.targets.target import CandidateFault, Contender, Device, DeviceLost, TargetUnavailable
@@ -52,11 +52,14 @@ class Bench:
         self.device, self.w, self.sets, self.sms = device, w, sets, sms
         self.problem = problem_of(w)
         self.rng = torch.Generator(device=device.torch_device)
-        self.rng.manual_seed(int.from_bytes(os.urandom(7), "big"))
+        self.reseed()
         self.buffers = self.make_buffers(w, Shape(), sets)
         self.rivals: dict[str, _State] = {}
         self.inputs: Tensors | None = None
         """Drawn once, for warming up; every timed round draws its own."""
+
+    def reseed(self) -> None:
+        self.rng.manual_seed(int.from_bytes(os.urandom(7), "big"))
 
     def make_buffers(self, w: Workload, shape: Shape, sets: int = 1) -> Buffers:
         return Buffers(self.device, problem_of(w), w, sets=sets, shape=shape, sms=self.sms)
@@ -76,7 +79,7 @@ class Bench:
             self.fill()  # a rival's set-up may run or tune itself
             try:
                 runs, setup = rivals_package.load(name, self.w, self.buffers.bounds)
-                state.contender = self.device.load_trusted(runs, setup)
+                state.contender = self.device.load_trusted(runs, setup, self.buffers.bounds)
                 self.verify([(state, None, note)], SCREEN_RUNGS)
             except DeviceLost:
                 raise
@@ -89,6 +92,7 @@ class Bench:
         climbers: list[tuple[_State, Climber]] = []
         for state, entry, note in entrants:
             load = partial(self._load, entry)
+            state.checks += _hints(entry)
             try:
                 if state.contender is None:
                     note("load")
@@ -105,12 +109,28 @@ class Bench:
 
     def _load(self, entry: Entry | None, w: Workload, buffers: Buffers) -> Contender:
         assert entry is not None, "a rival is loaded with its Bench and climbs no rung that loads it for other shapes"
-        return self.device.load(entry.candidate, entry.build, w, buffers.bounds)
+        try:
+            return self.device.load(entry.candidate, entry.build, w, buffers.bounds)
+        finally:
+            self.reseed()  # a forked contender holds a copy of the generator: it must not tell what is drawn next
 
     def close(self) -> None:
         for state in self.rivals.values():
             if state.contender is not None:
                 state.contender.close()
+
+
+def _hints(entry: Entry | None) -> list[Check]:
+    """What a Python candidate's text shows; it decides nothing."""
+    if entry is None or entry.candidate.kind != "python":
+        return []
+    from kernelwright.targets.python_module import library_calls
+
+    return [
+        Check(
+            rung="hint", case="library calls", passed=True, note=library_calls(entry.candidate.source) or "calls nothing of torch by name"
+        )
+    ]
 
 
 class Judge:
@@ -142,12 +162,10 @@ class Judge:
 
     def _bench_for(self, job: Job) -> Bench:
         w = job.workload
-        sets = 1
-        if not set(COLD_MODES).isdisjoint(job.modes):
-            problem = problem_of(w)
-            # no more than a contender must touch: beside a compressed weight lies a dense one, which its rivals read instead
-            every = sum(s.numel * DTYPES[s.dtype] for s in problem.tensors(w))
-            sets = self.device.cold_sets(min(every, int(problem.cost(w).bytes)))
+        problem = problem_of(w)
+        # no more than a contender must touch: beside a compressed weight lies a dense one, which its rivals read instead
+        every = sum(s.numel * DTYPES[s.dtype] for s in problem.tensors(w))
+        sets = self.device.sets(min(every, int(problem.cost(w).bytes)), job.modes)
         if self.bench is None or self.bench.w != w or self.bench.sets != sets:
             if self.bench is not None:
                 self.bench.close()

@@ -5,15 +5,14 @@ Needs no GPU: the source is compiled again, and the cubin that ships is disassem
 
 from __future__ import annotations
 
-import os
-from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
+from collections.abc import Mapping
 
 from kernelwright.evaluate.build import Builder
 from kernelwright.records import Build, Candidate, Record, Verdict
 from kernelwright.runtime.pack import Pack
 from kernelwright.targets import target as target_of
-from kernelwright.targets.sass import sass_mix
+from kernelwright.targets.cuda import CudaTarget
+from kernelwright.targets.sass import sass_mixes
 
 LOCAL = ("LDL", "STL")
 """Loads and stores of local memory: spilled registers, or arrays indexed at run time."""
@@ -35,8 +34,8 @@ def expected_opcode(candidate: Candidate) -> str | None:
     return "HMMA" if candidate.origin.name.endswith("tiny") else "HGMMA"
 
 
-def inspect(candidate: Candidate, built: Build | Verdict | None, artifact: Path) -> MachineCode:
-    """One CUDA kernel: its source compiled anew, and the cubin that ships. Raises TargetUnavailable where there is no disassembler."""
+def inspect(candidate: Candidate, built: Build | Verdict | None, opcodes: Mapping[str, int]) -> MachineCode:
+    """One CUDA kernel: its source compiled anew, and `sass_mix` of the cubin that ships."""
     if not isinstance(built, Build):
         evidence = built.evidence[:300] if built else "its target compiles nothing"
         return MachineCode(candidate=candidate.id, faults=(f"it does not compile: {evidence}",))
@@ -47,17 +46,19 @@ def inspect(candidate: Candidate, built: Build | Verdict | None, artifact: Path)
             faults.append(f"{name} spills registers: {r.spill_stores} bytes stored, {r.spill_loads} loaded")
         if r.stack:
             faults.append(f"{name} has a stack of {r.stack} bytes")
-    opcodes = sass_mix(artifact)
     faults += [f"{opcodes[op]} {op} in its machine code: local memory" for op in LOCAL if opcodes.get(op)]
     if (wanted := expected_opcode(candidate)) and not opcodes.get(wanted):
         faults.append(f"no {wanted} in its machine code")
-    return MachineCode(candidate=candidate.id, registers=registers, opcodes=opcodes, faults=tuple(faults))
+    return MachineCode(candidate=candidate.id, registers=registers, opcodes=dict(opcodes), faults=tuple(faults))
 
 
 def inspect_pack(pack: Pack) -> list[MachineCode]:
     """Each CUDA kernel of a Pack once. Raises TargetUnavailable where there is no compiler or disassembler."""
+    target = target_of(pack.manifest.environment.target)
+    if not isinstance(target, CudaTarget):
+        return []
     kernels = [(e, artifact) for e, *_ in pack.kernels().values() if e.kind == "cuda" and (artifact := pack.artifact(e))]
-    with Builder(target_of(pack.manifest.environment.target)) as builder:
+    with Builder(target) as builder:
         builds = [built for _, built in builder.builds(pack.buildable(e) for e, _ in kernels)]
-    with ThreadPoolExecutor(os.cpu_count()) as pool:  # a disassembler's process takes 0.4 s for each kernel
-        return list(pool.map(lambda kernel, built: inspect(pack.candidate(kernel[0]), built, kernel[1]), kernels, builds))
+    mixes = sass_mixes([artifact for _, artifact in kernels], target.arch)
+    return [inspect(pack.candidate(e), built, mix) for (e, _), built, mix in zip(kernels, builds, mixes, strict=True)]

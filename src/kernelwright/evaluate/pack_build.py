@@ -7,12 +7,12 @@ verification too. Otherwise the manifest names the compiler of each build that c
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from hashlib import sha256
 from pathlib import Path
 
 from kernelwright.evaluate.build import Builder
-from kernelwright.records import Build, Record, Trial
+from kernelwright.records import Build, Candidate, Record, Trial
 from kernelwright.runtime.pack import Pack, PackError, load, save, seal
 from kernelwright.runtime.pack_choice import choose
 from kernelwright.settings import reason
@@ -55,22 +55,18 @@ def build_pack(path: str | Path, told: Callable[[int, int], None] = lambda done,
     if not unbuilt:
         return Built(measured=measured)
     candidates = {name: pack.buildable(e) for name, e in unbuilt.items()}
-    made: dict[str, tuple[bytes, str]] = {}
-    told(0, len(unbuilt))
-    with Builder(target_of(pack.manifest.environment.target)) as builder:
-        for name, (_, built) in zip(candidates, builder.builds(candidates.values()), strict=True):
-            if not isinstance(built, Build):
-                evidence = " ".join(built.evidence.split())[:300] if built else "its target compiles nothing"
-                lacks = '#include "kernelwright/' in candidates[name].source  # else the pack's own was written into it
-                older = " (an earlier version made it, which shipped no header library)" if lacks else ""
-                raise PackError(f"the build {name} of the pack {pack.path} cannot be made here{older}: {evidence}")
-            made[name] = Path(built.artifact).read_bytes(), built.compiler
-            told(len(made), len(unbuilt))
-    sums = {name: sha256(content).hexdigest() for name, (content, _) in made.items()}
-    other = tuple(name for name in made if sums[name] != pack.manifest.files[name])
-    _put(pack, made, {name: sums[name] for name in other})
-    compilers = tuple(dict.fromkeys(compiler for _, compiler in made.values()))
-    return Built(same=len(made) - len(other), other=other, compilers=compilers, measured=measured)
+
+    def sentence(name: str, why: str) -> str:
+        lacks = '#include "kernelwright/' in candidates[name].source  # else the pack's own was written into it
+        older = " (an earlier version made it, which shipped no header library)" if lacks else ""
+        return f"the build {name} of the pack {pack.path} cannot be made here{older}: {why}"
+
+    made = _compiled(pack.manifest.environment.target, candidates, told, sentence)
+    files = {name: Path(built.artifact).read_bytes() for name, built in made.items()}
+    other = {name: found for name, content in files.items() if (found := sha256(content).hexdigest()) != pack.manifest.files[name]}
+    _put(pack, files, other, {name: made[name].compiler for name in other})
+    compilers = tuple(dict.fromkeys(built.compiler for built in made.values()))
+    return Built(same=len(made) - len(other), other=tuple(other), compilers=compilers, measured=measured)
 
 
 def save_pack(
@@ -87,31 +83,44 @@ def save_pack(
         for best, _ in choose(trials, tolerance).values()
         if best.build and best.build.artifact and not Path(best.build.artifact).is_file()
     }
+
+    def sentence(candidate: str, why: str) -> str:
+        name = f"{lacking[candidate].candidate.label} for {lacking[candidate].workload.name}"
+        return f"{name} is no longer in the cache, and does not compile with this version: {why}; tune it again"
+
     builds: dict[str, Build] = {}
     if lacking:
-        with Builder(target_of(next(iter(lacking.values())).environment.target)) as builder:
-            told(0, len(lacking))
-            for trial, (_, built) in zip(lacking.values(), builder.builds([t.candidate for t in lacking.values()]), strict=True):
-                if not isinstance(built, Build):
-                    evidence = " ".join(built.evidence.split())[:300] if built else "its target compiles nothing"
-                    name = f"{trial.candidate.label} for {trial.workload.name}"
-                    raise PackError(f"{name} is no longer in the cache, and does not compile with this version: {evidence}; tune it again")
-                builds[trial.candidate.id] = built
-                told(len(builds), len(lacking))
+        target = next(iter(lacking.values())).environment.target
+        builds = _compiled(target, {key: best.candidate for key, best in lacking.items()}, told, sentence)
     return save(path, trials, screens, tolerance, builds)
 
 
-def _put(pack: Pack, made: dict[str, tuple[bytes, str]], other: dict[str, str]) -> None:
-    """`other`: checksums of the files that came out otherwise."""
+def _compiled(
+    target: str, candidates: Mapping[str, Candidate], told: Callable[[int, int], None], sentence: Callable[[str, str], str]
+) -> dict[str, Build]:
+    """By the same names. `sentence` makes the PackError's of a name and what is wrong with it."""
+    made: dict[str, Build] = {}
+    told(0, len(candidates))
+    with Builder(target_of(target)) as builder:
+        for name, (_, built) in zip(candidates, builder.builds(candidates.values()), strict=True):
+            if not isinstance(built, Build):
+                raise PackError(sentence(name, " ".join(built.evidence.split())[:300] if built else "its target compiles nothing"))
+            made[name] = built
+            told(len(made), len(candidates))
+    return made
+
+
+def _put(pack: Pack, files: Mapping[str, bytes], other: dict[str, str], compilers: dict[str, str]) -> None:
+    """`other`, `compilers`: checksums of the files that came out otherwise, and what made them."""
     try:
-        for name, (content, _) in made.items():
+        for name, content in files.items():
             place = pack.path / name
             place.parent.mkdir(exist_ok=True)
             partly = place.with_name(f".{place.name}.{os.getpid()}")
             partly.write_bytes(content)
             partly.replace(place)
         m = pack.manifest
-        rebuilt = {n: c for n, c in m.rebuilt.items() if n not in made} | {n: made[n][1] for n in other}
+        rebuilt = {n: c for n, c in m.rebuilt.items() if n not in files} | compilers
         if other:
             seal(pack.path, m.replace(files=m.files | other, rebuilt=rebuilt))
     except OSError as error:

@@ -8,17 +8,13 @@ time, they are none: clocks are left alone, and no time from here is ever record
 from __future__ import annotations
 
 import csv
-import shutil
 import signal
 import sys
-import tempfile
 import threading
 from pathlib import Path
 
-from kernelwright.evaluate.sanitized import Request, Watched, run_tool
+from kernelwright.evaluate.watched import Request, Watched, find_tool, watch
 from kernelwright.records import Trial
-from kernelwright.settings import child_environment
-from kernelwright.targets.nvrtc import toolkit_folders
 
 COUNTERS = {
     "dram__throughput.avg.pct_of_peak_sustained_elapsed": "memory throughput, % of peak",
@@ -38,7 +34,7 @@ class Profiler:
 
     def __init__(self, target: str):
         self._target = target
-        self._tool = shutil.which("ncu") or next((str(t) for f in toolkit_folders() if (t := f / "bin" / "ncu").is_file()), None)
+        self._tool = find_tool("ncu")
         self.why = ""
         if not target.startswith("cuda"):
             self.why = f"there are no counters on target {target}"
@@ -53,16 +49,12 @@ class Profiler:
         watched = Watched(candidate=trial.candidate, build=trial.build, workloads=(trial.workload,))
         request = Request(target=self._target, kernels=(watched,))
         kernels = "|".join(sorted({launch.kernel for launch in plan.launches}))
-        with tempfile.TemporaryDirectory() as folder:
-            file = Path(folder) / "request.json"
-            file.write_text(request.to_json())
-            watch = ["--csv", "--clock-control", "none", "--kernel-name", f"regex:^({kernels})$"]
-            wanted = ["--metrics", ",".join([*COUNTERS, _DURATION])]
-            command = [self._tool, *watch, *wanted, sys.executable, "-m", "kernelwright.evaluate.profile", str(file)]
-            try:
-                code, output = run_tool(command, child_environment({}), SECONDS, threading.Event())
-            except OSError as error:
-                code, output = -1, str(error)
+        options = ["--csv", "--clock-control", "none", "--kernel-name", f"regex:^({kernels})$"]
+        options += ["--metrics", ",".join([*COUNTERS, _DURATION])]
+        try:
+            code, output = watch([self._tool, *options], "kernelwright.evaluate.profile", request, SECONDS, threading.Event(), {})
+        except OSError as error:
+            code, output = -1, str(error)
         found = parse(output)
         if not found:
             self.why = f"ncu read none (exit code {code}): {' '.join(output.split())[-300:]}"
@@ -94,12 +86,9 @@ def run(request: Request) -> None:
     """Runs the kernel once on the first Workload."""
     import torch
 
-    from kernelwright.evaluate.drawn import contiguous_names
+    from kernelwright.evaluate.buffers import Buffers
     from kernelwright.problems import problem_of
-    from kernelwright.problems.problem import TORCH_DTYPES
-    from kernelwright.records import DTYPES
     from kernelwright.targets import usable
-    from kernelwright.targets.target import Bound
 
     target = usable(request.target)
     (kernel,) = request.kernels
@@ -107,15 +96,9 @@ def run(request: Request) -> None:
     problem = problem_of(w)
     case = next(c for c in problem.cases(w) if c.rung == "normal")
     rng = torch.Generator(device.torch_device).manual_seed(0)
-    inputs = problem.generate(w, case, rng, device.torch_device)
-    tensors = {}
-    for spec in problem.tensors(w):
-        flat = device.allocate(spec.numel * DTYPES[spec.dtype])
-        tensors[spec.name] = flat.view(TORCH_DTYPES[spec.dtype]).view(spec.shape)
-        if spec.name in inputs:
-            tensors[spec.name].copy_(inputs[spec.name])
-    names = contiguous_names(w, target.facts().sms)
-    contender = device.load(kernel.candidate, kernel.build, w, [Bound(tensors=tensors, names=names)])
+    buffers = Buffers(device, problem, w, sms=target.facts().sms)
+    buffers.fill(problem.generate(w, case, rng, device.torch_device))
+    contender = device.load(kernel.candidate, kernel.build, w, buffers.bounds)
     contender.run(0)
     contender.close()
     device.close()

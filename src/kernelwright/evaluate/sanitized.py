@@ -13,14 +13,10 @@ from __future__ import annotations
 
 import os
 import re
-import selectors
-import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 import threading
-import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -29,10 +25,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from kernelwright.evaluate import hazards
-from kernelwright.evaluate.drawn import contiguous_names
 from kernelwright.evaluate.hazards import Warned
-from kernelwright.records import DTYPES, Build, Candidate, Outcome, Record, Verdict, Workload
-from kernelwright.settings import child_environment
+from kernelwright.evaluate.watched import SAID, Request, Watched, watch
+from kernelwright.records import DTYPES, Outcome, Record, Verdict
 from kernelwright.targets.target import Bound, CandidateFault, Device, DeviceLost, TargetUnavailable
 
 if TYPE_CHECKING:
@@ -46,23 +41,6 @@ FOUND = 77
 """Exit code that the tool is told to end with when it has found something."""
 SECONDS = 600.0
 """For each kernel, the first with the start of the process: so long nothing was reported, and it hangs."""
-SAID = "kernelwright-sanitized "
-"""Before the child's line of result for each kernel: without it the kernel has not run to its end, whatever the exit code says."""
-
-
-class Watched(Record, frozen=True, kw_only=True):
-    """One kernel with its shapes."""
-
-    candidate: Candidate
-    build: Build
-    workloads: tuple[Workload, ...]
-
-
-class Request(Record, frozen=True, kw_only=True):
-    """What the child runs."""
-
-    target: str
-    kernels: tuple[Watched, ...]
 
 
 class Said(Record, frozen=True, kw_only=True):
@@ -71,15 +49,6 @@ class Said(Record, frozen=True, kw_only=True):
     index: int
     """In the Request."""
     verdict: Verdict
-
-
-def sanitizer() -> str | None:
-    """Path of compute-sanitizer: on PATH, or where the CUDA toolkit puts it."""
-    from kernelwright.targets.nvrtc import toolkit_folders
-
-    return shutil.which("compute-sanitizer") or next(
-        (str(tool) for folder in toolkit_folders() if (tool := folder / "bin" / "compute-sanitizer").is_file()), None
-    )
 
 
 def sanitizer_version(path: str) -> str:
@@ -135,16 +104,14 @@ class Sanitizer:
         return [trouble.replace(evidence=evidence) if verdict.ok else verdict for verdict in verdicts]
 
     def _watch(self, tool: str, request: Request) -> _Run:
-        with self._slots, tempfile.TemporaryDirectory() as folder:
-            file = Path(folder) / "request.json"
-            file.write_text(request.to_json())
-            command = [self.path, "--tool", tool, "--report-api-errors", "no", "--error-exitcode", str(FOUND)]
-            names = {launch.kernel for kernel in request.kernels if (plan := kernel.candidate.plan) for launch in plan.launches}
-            if len(names) == 1:  # PyTorch's own kernels, which fill the buffers, need not be watched
-                command += ["--kernel-regex", f"kns={next(iter(names))}"]
-            command += [sys.executable, "-m", "kernelwright.evaluate.sanitized", str(file)]
-            # a block of PyTorch's caching allocator is larger than the tensor in it: the tool would not see its end
-            code, output = run_tool(command, child_environment({"PYTORCH_NO_CUDA_MEMORY_CACHING": "1"}), self.seconds, self.stop)
+        options = ["--tool", tool, "--report-api-errors", "no", "--error-exitcode", str(FOUND)]
+        names = {launch.kernel for kernel in request.kernels if (plan := kernel.candidate.plan) for launch in plan.launches}
+        if len(names) == 1:  # PyTorch's own kernels, which fill the buffers, need not be watched
+            options += ["--kernel-regex", f"kns={next(iter(names))}"]
+        # a block of PyTorch's caching allocator is larger than the tensor in it: the tool would not see its end
+        apart = {"PYTORCH_NO_CUDA_MEMORY_CACHING": "1"}
+        with self._slots:
+            code, output = watch([self.path, *options], "kernelwright.evaluate.sanitized", request, self.seconds, self.stop, apart)
         said: list[Verdict | None] = [None] * len(request.kernels)
         for line in output.splitlines():
             if line.startswith(SAID):
@@ -171,35 +138,6 @@ def _no_hazard(request: Request, warned: frozenset[Warned]) -> bool:
         return len(request.kernels) == 1 and hazards.no_hazard(warned, request.kernels[0].build.artifact)
     except (TargetUnavailable, ValueError):
         return False
-
-
-def run_tool(command: list[str], env: dict[str, str], seconds: float, stop: threading.Event) -> tuple[int | None, str]:
-    """Exit code, None if it was ended before its time, and all output. Each kernel that is reported gives it `seconds` more."""
-    from kernelwright.targets.processes import kill_group
-
-    process = subprocess.Popen(
-        command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=env, start_new_session=True
-    )
-    assert process.stdout is not None
-    output, said, deadline = bytearray(), 0, time.monotonic() + seconds
-    try:
-        with process.stdout as pipe, selectors.DefaultSelector() as ready:
-            ready.register(pipe, selectors.EVENT_READ)
-            while time.monotonic() < deadline and not stop.is_set():
-                if not ready.select(min(0.5, seconds)):
-                    continue
-                if not (more := os.read(pipe.fileno(), 1 << 16)):
-                    return process.wait(max(0.0, deadline - time.monotonic())), output.decode(errors="replace")
-                output += more
-                if (count := output.count(SAID.encode())) > said:
-                    said, deadline = count, time.monotonic() + seconds
-    except subprocess.TimeoutExpired:
-        pass
-    finally:  # also on Ctrl-C: the tool and what it watches end with us
-        if process.poll() is None:
-            kill_group(process.pid)
-            process.wait()
-    return None, output.decode(errors="replace")
 
 
 def _finding(output: str) -> str:
@@ -255,7 +193,7 @@ def _run_kernel(device: Device, kernel: Watched, sms: int, rng: torch.Generator)
                 tensors[spec.name].copy_(inputs[spec.name])
             else:
                 flat.fill_(0xFF)
-        contender = device.load(kernel.candidate, kernel.build, w, [Bound(tensors=tensors, names=contiguous_names(w, sms))])
+        contender = device.load(kernel.candidate, kernel.build, w, [Bound(tensors=tensors, names=problem.names(w, sms))])
         try:
             contender.run(0)
             outputs = {spec.name: tensors[spec.name].cpu() for spec in problem.tensors(w) if spec.role == "out"}

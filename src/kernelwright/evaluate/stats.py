@@ -1,7 +1,7 @@
 """Statistics of timings: intervals of medians and ratios, and the aggregates of a report.
 
 Medians, because disturbances only ever add time; intervals from order statistics, because timings follow no known distribution and the
-percentile bootstrap, which many harnesses use, holds the true median of 5 to 9 rounds only 90 to 93 times of 100 (docs/statistics.md).
+percentile bootstrap, which many harnesses use, holds the true median of 7 rounds only 87.5 times of 100 (docs/statistics.md).
 Interpolated order statistics: T. P. Hettmansperger and S. J. Sheather, "Confidence intervals based on interpolated order statistics",
 Statistics and Probability Letters 4 (1986).
 """
@@ -19,11 +19,11 @@ from kernelwright.records import Comparison
 
 Samples = Sequence[float] | np.ndarray
 
-CONFIDENCE = 0.95
-"""What an interval promises."""
 NOMINAL = 0.955
-"""What it is computed for. Rounds end when the interval is narrow, which it is a little too often by luck: that costs up to two points
-(docs/statistics.md), of which half a one is made up for here: a clock that counts in steps gives as much."""
+"""What a 95 % interval is computed for. Rounds end when the interval is narrow, which it is a little too often by luck: that costs up to
+two points (docs/statistics.md), of which half a one is made up for here: a clock that counts in steps gives as much."""
+LEAST_ROUNDS = 3
+"""Fewer are no comparison."""
 _WIDENED = {2: 14.1, 3: 4.75, 4: 1.755, 5: 1.161}
 """By number of samples: so few have no order statistics for that. Their extremes are moved away from the median by this factor, which gives
 normal samples 95.5 %, and Student's t of 3 degrees of freedom or Laplace ones a little more."""
@@ -75,6 +75,29 @@ def ratio_interval(per_round: Samples) -> tuple[float, float, float]:
     median, low, high = median_interval(np.log(x))
     median, low, high = (math.exp(max(-700.0, min(700.0, v))) for v in (median, low, high))  # two rounds may say next to nothing
     return median, low, high
+
+
+def noise_floor(per_round: Samples) -> tuple[float, float]:
+    """(low, high) of a contender over itself; (1, 1) with fewer rounds than LEAST_ROUNDS."""
+    return ratio_interval(per_round)[1:] if len(per_round) >= LEAST_ROUNDS else (1.0, 1.0)
+
+
+def comparison(rival: str, mode: str, per_round: Samples, rival_us: float, noise: tuple[float, float]) -> Comparison | None:
+    """Of ratios as `ratio_interval` takes them, with the `noise_floor`; None with fewer rounds than LEAST_ROUNDS."""
+    if len(per_round) < LEAST_ROUNDS:
+        return None
+    ratio, low, high = ratio_interval(per_round)
+    return Comparison(
+        rival=rival,
+        mode=mode,
+        ratio=ratio,
+        low=low,
+        high=high,
+        rival_us=rival_us,
+        noise_low=noise[0],
+        noise_high=noise[1],
+        rounds=len(per_round),
+    )
 
 
 def converged(low: float, high: float, median: float, tol: float = 0.01) -> bool:

@@ -1,8 +1,10 @@
 """Interleaved, order-randomised rounds: every contender meets the same fresh inputs, the same clocks, the same noise.
 
-A round draws fresh inputs for every set, then each contender in random order: outputs poisoned, one sample, outputs of a secretly chosen
-set checked. Ratios are taken inside a round, so that drift of the clock falls out. This module does not protect against a candidate that
-controls the clock itself: device code cannot, and a CPU candidate's samples are held against the judge's own clock (`targets.cpu`).
+A round draws fresh inputs for every set that is used, then each contender in random order: inputs altered, outputs poisoned, one sample,
+outputs, inputs and guard bands of a secretly chosen set checked. No timed launch meets inputs that an earlier launch of anybody has met, so
+there is nothing to replay: not in what the candidate kept, nor in what rivals or references left in the device's memory. Ratios are taken
+inside a round, so that drift of the clock falls out. This module does not protect against a candidate that controls the clock itself:
+device code cannot, and a CPU candidate's samples are held against the judge's own clock (`targets.cpu_device`).
 """
 
 from __future__ import annotations
@@ -18,14 +20,14 @@ import numpy as np
 import torch
 
 from kernelwright.evaluate.buffers import Buffers
-from kernelwright.evaluate.stats import converged, ratio_interval
-from kernelwright.evaluate.verify import Expected, Judged, compare, expect
+from kernelwright.evaluate.stats import LEAST_ROUNDS, comparison, converged, noise_floor, ratio_interval
+from kernelwright.evaluate.verify import compare, expect, same_bits, unwritten
 from kernelwright.problems.problem import Problem
-from kernelwright.records import COLD_MODES, Comparison, Outcome, Timing, Workload
-from kernelwright.targets.target import CandidateFault, Contender, Peaks
+from kernelwright.records import Comparison, Outcome, Timing, Workload
+from kernelwright.targets.target import CandidateFault, Contender, Fresh, Peaks
 
 
-@dataclass
+@dataclass(eq=False)
 class Entrant:
     """A contender in the rounds of one mode."""
 
@@ -38,6 +40,9 @@ class Entrant:
     fault: CandidateFault | None = None
 
 
+FEWER = 4
+"""A timed launch is looked at in so many times fewer rows and columns than a screen's: who leaves out a twentieth of the rows in timed
+rounds is missed by one look at 64 of them in 26, and there is one in every round."""
 PATIENCE = 4
 """Rounds with a disturbed sample do not count, but at most so many times the wanted rounds are run for their sake."""
 
@@ -49,14 +54,6 @@ class Limits:
     seconds: float
     tolerance: float
     noise: bool
-
-
-def roofline_us(problem: Problem, w: Workload, mode: str, peaks: Peaks) -> float:
-    """No implementation can be faster than this: microseconds."""
-    cost = problem.cost(w)
-    bandwidth = peaks.bandwidth_cold if mode in COLD_MODES else peaks.bandwidth_warm
-    flops = peaks.flops.get(cost.unit, max(peaks.flops.values()))
-    return 1e6 * max(cost.flops / flops, cost.bytes / bandwidth)
 
 
 def measure(
@@ -86,20 +83,18 @@ def measure(
         alive = [e for e in entrants if e.fault is None]
         if not any(e.trusted is False for e in alive) and candidates:
             break
-        refill(problem, w, buffers, rng, device)
-        # every contender's sample covers the sets below the smallest number of launches
-        used = min([len(buffers), *(e.launches for e in alive)]) if mode in COLD_MODES else 1
-        secret = order.randrange(used)
+        used = min(len(buffers), max((e.contender.covers(mode, e.launches) for e in alive), default=1))
+        draw = functools.partial(refill, problem, w, buffers, rng, device, used)
+        draw()
         turns: list[tuple[Entrant, list[float]]] = [(e, e.samples) for e in alive]
         if limits.noise and alive and not alive[0].trusted:
             turns.append((alive[0], again))
         order.shuffle(turns)
-        spot = _Spot(problem, w, buffers, secret)
         for e, samples in turns:
             if e.fault is None:
                 note(e.label, f"round {rounds + 1}, {mode}")
-                turn = functools.partial(_turn, problem, w, buffers, e, samples, mode, spot, peaks)
-                _guarded(e, turn)
+                spot = _Spot(problem, w, buffers, used, draw, order)
+                _guarded(e, functools.partial(_turn, spot, e, samples, mode, peaks))
         rounds += 1
         clean = _clean_rounds(candidates, rivals)
         if clean >= limits.min_rounds and _converged(candidates, rivals, limits.tolerance):
@@ -112,10 +107,10 @@ def measure(
     return _summary(entrants, candidates, rivals, again, mode, stopped)
 
 
-def refill(problem: Problem, w: Workload, buffers: Buffers, rng: torch.Generator, device: str) -> None:
-    """Fresh inputs for every set."""
+def refill(problem: Problem, w: Workload, buffers: Buffers, rng: torch.Generator, device: str, sets: int) -> None:
+    """Fresh inputs for the first so many sets."""
     normal = next(c for c in problem.cases(w) if c.rung == "normal")
-    for i in range(len(buffers)):
+    for i in range(sets):
         buffers.fill(problem.generate(w, normal, rng, device), i)
 
 
@@ -127,50 +122,92 @@ def _guarded(e: Entrant, action: Callable[[], None]) -> None:
 
 
 def _calibrate(e: Entrant, mode: str) -> None:
-    """Chooses launches per sample: long enough for the clock, short enough for many rounds."""
-    known = e.contender.launches
-    if mode not in known:
-        once = min((v for v in (e.contender.estimate(mode) for _ in range(2)) if not math.isnan(v)), default=1e6)
-        known[mode] = e.contender.launches_for(mode, once)
-    e.launches = known[mode]
+    e.launches = e.contender.launches_of(mode)
 
 
-class _Spot:
-    """The part of a round's outputs that is checked after each sample: random rows of a secretly chosen set. What is expected of them is
-    worked out after the first sample, for all contenders of the round."""
+class _Spot(Fresh):
+    """The inputs of one contender's turn, and the check of what it made of them: a random part of a secretly chosen set, of which the judge
+    has the inputs in memory of its own."""
 
-    def __init__(self, problem: Problem, w: Workload, buffers: Buffers, secret: int):
-        self._problem, self._buffers, self.secret = problem, buffers, secret
-        outputs = buffers.outputs(secret)
-        self._inputs, self._pick = problem.sample_rows(w, buffers.inputs(secret), outputs)
-        self._w = problem.rows_workload(w, self._pick(outputs))
-        self._expected: Expected | None = None
+    def __init__(self, problem: Problem, w: Workload, buffers: Buffers, sets: int, draw: Callable[[], None], order: random.Random):
+        """The first so many `sets` are used. `draw` gives them fresh inputs: where the problem's inputs cannot be altered."""
+        self.problem, self.w, self.buffers = problem, w, buffers
+        self._sets, self._draw, self._order = sets, draw, order
 
-    def check(self) -> Judged:
-        if self._expected is None:
-            self._expected = expect(self._problem, self._w, self._inputs)
-        return compare(self._problem, self._w, self._expected, self._pick(self._buffers.outputs(self.secret)))
+    def choose(self, sets: int, checked: bool) -> None:
+        """One of the first so many sets, before the inputs are renewed; and whether it will be checked at all."""
+        self.secret, self._checked = self._order.randrange(sets), checked
+
+    def coin(self) -> bool:
+        return self._order.random() < 0.5
+
+    def renew(self) -> None:
+        if not self.buffers.alter(self._order):
+            self._draw()
+        self.buffers.poison(self._sets)
+        if self._checked:
+            inputs = self.buffers.inputs(self.secret)
+            self._of_inputs, self._pick = self.problem.sample_rows(self.w, self.buffers.outputs(self.secret), FEWER)
+            self._kept = {name: t.clone() if t is inputs[name] else t for name, t in self._of_inputs(inputs).items()}
+
+    def touch(self, sets: int) -> None:
+        self.buffers.touch(sets)
+
+    def check(self, contender: Contender, mode: str) -> None:
+        """Raises CandidateFault."""
+        when = f"after-timing rung: right when verified, in a timed round ({mode})"
+        outputs = self.buffers.outputs(self.secret)
+        if left := unwritten(outputs):
+            raise CandidateFault(Outcome.WRONG_RESULT, f"{when} {left} elements hold the poison: they were not written")
+        part = self._pick(outputs)
+        rows = self.problem.rows_workload(self.w, part)
+        judged = compare(self.problem, rows, expect(self.problem, rows, self._kept), part)
+        if not judged.passed:
+            limits = f"(normalised error {judged.error:.3g}, at most {judged.bound:.3g})"
+            raise CandidateFault(Outcome.WRONG_RESULT, f"{when} wrong: {judged.note} {limits}")
+        now = self._of_inputs(self.buffers.inputs(self.secret))
+        for name, kept in self._kept.items():
+            if not same_bits(now[name], kept):
+                raise CandidateFault(Outcome.INPUT_MUTATED, f"{when} input {name} was changed")
+        if trouble := self.buffers.disturbed(self.secret) or contender.disturbed():
+            raise CandidateFault(Outcome.OUT_OF_BOUNDS, f"{when} {trouble}")
+
+    def check_alone(self, contender: Contender, sets: int) -> None:
+        """Each launch does its own work: after some of a sample's launches the outputs of the others' sets are still poison. Raises
+        CandidateFault."""
+        self.choose(sets, False)
+        self.renew()
+        first = 1 if self.coin() else self._order.randrange(1, sets)
+        for index in range(first):
+            contender.run(index)
+        if not self.buffers.untouched(first, self._sets):
+            raise CandidateFault(
+                Outcome.CHEAT, "a launch wrote the outputs of other launches' buffers: the work of several was done in one"
+            )
 
 
-def _turn(problem: Problem, w: Workload, buffers: Buffers, e: Entrant, samples: list[float], mode: str, spot: _Spot, peaks: Peaks) -> None:
-    buffers.poison()
-    value, dropped = e.contender.sample(mode, e.launches)
+def _turn(spot: _Spot, e: Entrant, samples: list[float], mode: str, peaks: Peaks) -> None:
+    sets = min(len(spot.buffers), e.contender.covers(mode, e.launches))
+    checked = not (e.trusted and samples)  # of a rival the first round says enough (eager: 10 ms a run on a CPU)
+    # in half of the turns, before the sample or after it: a candidate that counts must not know which launches these are
+    alone = sets > 1 and e.contender.in_place and not e.trusted and spot.coin()
+    first = alone and spot.coin()
+    if first:
+        spot.check_alone(e.contender, sets)
+    spot.choose(sets, checked)
+    spot.renew()
+    value, dropped = e.contender.sample(mode, e.launches, spot)
     e.dropped += dropped
-    # a candidate may do other work in some rounds than in others; of a rival the first round says enough (eager: 10 ms a run on a CPU)
-    if not (e.trusted and samples):
+    if checked:
         if not e.contender.in_place:
             e.contender.run(spot.secret)
-        judged = spot.check()
-        if not judged.passed:
-            raise CandidateFault(
-                Outcome.WRONG_RESULT,
-                f"after-timing rung: right when verified, wrong in a timed round ({mode}): {judged.note} "
-                f"(normalised error {judged.error:.3g}, at most {judged.bound:.3g})",
-            )
+        spot.check(e.contender, mode)
+    if alone and not first:
+        spot.check_alone(e.contender, sets)
     if math.isnan(value):
         samples.append(math.nan)
         return
-    floor = roofline_us(problem, w, mode, peaks)
+    floor, _ = peaks.floor(spot.problem.cost(spot.w), mode)
     if value < floor and not e.trusted:
         raise CandidateFault(
             Outcome.CHEAT, f"{value:.3g} us in mode {mode} is below the physical limit of {floor:.3g} us for this Workload"
@@ -200,7 +237,7 @@ def _converged(candidates: list[Entrant], rivals: list[Entrant], tolerance: floa
     if not pairs:
         return False
     ratios = _ratios(*pairs[0])
-    if len(ratios) < 3:
+    if len(ratios) < LEAST_ROUNDS:
         return False
     median, low, high = ratio_interval(ratios)
     return converged(low, high, median, tolerance)
@@ -225,29 +262,12 @@ def _summary(
             dropped=e.dropped,
             stopped=stopped,
         )
-    noise_low = noise_high = 1.0
-    if again and candidates and candidates[0].fault is None:
-        same = _ratios(candidates[0], again)
-        if len(same) >= 3:
-            _, noise_low, noise_high = ratio_interval(same)
+    noise = noise_floor(_ratios(candidates[0], again)) if again and candidates and candidates[0].fault is None else (1.0, 1.0)
     comparisons: dict[tuple[str, str], Comparison] = {}
     for c in candidates:
         for r in rivals:
-            if c.label not in timings or r.label not in timings:
-                continue
-            ratios = _ratios(c, r)
-            if len(ratios) < 3:
-                continue
-            median, low, high = ratio_interval(ratios)
-            comparisons[c.label, r.label] = Comparison(
-                rival=r.label,
-                mode=mode,
-                ratio=median,
-                low=low,
-                high=high,
-                rival_us=timings[r.label].median,
-                noise_low=noise_low,
-                noise_high=noise_high,
-                rounds=len(ratios),
-            )
+            if c.label in timings and r.label in timings:
+                found = comparison(r.label, mode, _ratios(c, r), timings[r.label].median, noise)
+                if found is not None:
+                    comparisons[c.label, r.label] = found
     return timings, comparisons

@@ -13,14 +13,11 @@ from dataclasses import dataclass, field, replace
 
 import torch
 
-from kernelwright.evaluate.buffers import Buffers, Shape
+from kernelwright.evaluate.buffers import INTEGERS, Buffers, Shape
 from kernelwright.evaluate.jobs import SCREEN_RUNGS
-from kernelwright.problems.problem import Case, Problem, Tensors
+from kernelwright.problems.problem import VENDOR_FACTOR, Case, Problem, Tensors
 from kernelwright.records import Check, Outcome, Workload
 from kernelwright.targets.target import CandidateFault, Contender, DeviceLost
-
-VENDOR_FACTOR = 2.0
-"""A candidate's relative Frobenius error may be at most this many times the vendor library's own (facts: docs/verification.md)."""
 
 Loader = Callable[[Workload, Buffers], Contender]
 """Loads the candidate for a Workload on its buffers; raises CandidateFault."""
@@ -180,7 +177,8 @@ class Ladder:
             return
         some, pick, rows = inputs, None, w
         if self.sampled:
-            some, pick = self.problem.sample_rows(w, inputs, ran[0][1])
+            of_inputs, pick = self.problem.sample_rows(w, ran[0][1])
+            some = of_inputs(inputs)
             rows = self.problem.rows_workload(w, pick(ran[0][1]))
         expected: Expected | None = None
         for one, outputs in ran:
@@ -218,7 +216,7 @@ class Ladder:
     def _memory(self, buffers: Buffers, one: Climber, inputs: Tensors, *, rung: str, name: str) -> None:
         """Inputs unchanged, guard bands intact."""
         for key, value in inputs.items():
-            if not _same_bits(buffers.inputs()[key], value):
+            if not same_bits(buffers.inputs()[key], value):
                 one.checks.append(Check(rung="memory", case=name, passed=False, note=f"input {key} changed"))
                 raise CandidateFault(Outcome.INPUT_MUTATED, f"{rung} rung, {name} inputs: input {key} was changed by the run")
         trouble = buffers.disturbed() or one.contender.disturbed()
@@ -232,24 +230,34 @@ class Ladder:
         if not (left := _left(climbers)):
             return
         case = next(c for c in self.problem.cases(w) if c.rung == "normal")
-        inputs = self.problem.generate(w, case, self.rng, self.device)
+        inputs, others = (self.problem.generate(w, case, self.rng, self.device) for _ in range(2))
         for one in left:
             one.note("verify repeat")
             with one.climbing():
-                self._same_four_times(buffers, one, inputs)
+                self._same_bits_again(buffers, one, inputs, others)
 
-    def _same_four_times(self, buffers: Buffers, one: Climber, inputs: Tensors) -> None:
+    def _same_bits_again(self, buffers: Buffers, one: Climber, inputs: Tensors, others: Tensors) -> None:
+        """Four runs over poison; then one over the results of other inputs and one over zeros: whether there is work to do must not be
+        told from what the outputs hold."""
         first: Tensors | None = None
-        for turn in range(4):
-            buffers.fill(inputs)
+        for turn, before in enumerate(("poison",) * 4 + ("results of other inputs", "zeros")):
             buffers.poison()
+            if before == "results of other inputs":
+                buffers.fill(others)
+                one.contender.run(0)
+            elif before == "zeros":
+                for t in buffers.outputs().values():
+                    t.zero_()
+            buffers.fill(inputs)
             one.contender.run(0)
             outputs = {k: v.clone() for k, v in buffers.outputs().items()}
             if first is None:
                 first = outputs
-            elif not all(_same_bits(first[k], outputs[k]) for k in first):
-                one.checks.append(Check(rung="repeat", case=f"run {turn + 1}", passed=False))
-                raise CandidateFault(Outcome.NONDETERMINISTIC, f"run {turn + 1} of 4 on the same inputs gave other bits")
+            elif not all(same_bits(first[k], outputs[k]) for k in first):
+                one.checks.append(Check(rung="repeat", case=f"run {turn + 1}", passed=False, note=f"over {before}"))
+                if before == "poison":
+                    raise CandidateFault(Outcome.NONDETERMINISTIC, f"run {turn + 1} of 4 on the same inputs gave other bits")
+                raise CandidateFault(Outcome.CHEAT, f"on the same inputs it gave other bits where the outputs held {before} before the run")
         one.checks.append(Check(rung="repeat", case="4 runs", passed=True))
 
     def _chain(self, w: Workload, buffers: Buffers, climbers: Sequence[Climber]) -> None:
@@ -308,17 +316,20 @@ def _left(climbers: Sequence[Climber]) -> list[Climber]:
 
 def _unwritten(outputs: Tensors) -> Judged | None:
     """Where inputs are finite: a NaN that a kernel computes from a NaN may have every bit set too."""
-    count = sum(int(found.sum()) for t in outputs.values() if bool((found := _poisoned(t)).any()))
+    count = unwritten(outputs)
     note = f"{count} elements hold the poison: not written, or computed from bytes outside the inputs"
     return Judged(False, math.inf, 0.0, None, note) if count else None
 
 
+def unwritten(outputs: Tensors) -> int:
+    """How many elements have every bit set."""
+    return sum(int(found.sum()) for t in outputs.values() if bool((found := _poisoned(t)).any()))
+
+
 def _poisoned(t: torch.Tensor) -> torch.Tensor:
-    """Where every bit is set."""
-    integer = {2: torch.int16, 4: torch.int32, 8: torch.int64}[t.element_size()]
-    return t.contiguous().view(integer) == -1
+    return t.contiguous().view(INTEGERS[t.element_size()]) == -1
 
 
-def _same_bits(a: torch.Tensor, b: torch.Tensor) -> bool:
-    integer = {2: torch.int16, 4: torch.int32, 8: torch.int64}[a.element_size()]
+def same_bits(a: torch.Tensor, b: torch.Tensor) -> bool:
+    integer = INTEGERS[a.element_size()]
     return torch.equal(a.contiguous().view(integer), b.contiguous().view(integer))

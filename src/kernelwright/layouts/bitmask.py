@@ -22,13 +22,8 @@ def pack(weight: Tensor) -> tuple[dict[str, Tensor], dict[str, int]]:
     """(rows, columns), contiguous -> parts, facts."""
     bits = raw(weight)
     mask = bits != 0
-    return {"values": select(bits, mask), "bitmask": pack_mask(mask)}, {}
-
-
-def pack_mask(mask: Tensor) -> Tensor:
-    """bool (rows, columns) -> uint8 (rows, ceil(columns / 8)); the bits past the last column are zero."""
-    missing = up(mask.shape[1], 8) - mask.shape[1]
-    return pack_bits(torch.nn.functional.pad(mask, (0, missing)) if missing else mask)
+    values, missing = select(bits, mask), up(mask.shape[1], 8) - mask.shape[1]
+    return {"values": values, "bitmask": pack_bits(torch.nn.functional.pad(mask, (0, missing)) if missing else mask)}, {}
 
 
 def unpack(parts: dict[str, Tensor], facts: dict[str, int], out: Tensor) -> None:

@@ -21,8 +21,21 @@ def raw(weight: Tensor) -> Tensor:
     return weight.view(_INTEGERS[weight.element_size()])
 
 
-def raw_dtype(dtype: torch.dtype) -> torch.dtype:
-    return _INTEGERS[dtype.itemsize]
+def dtype_name(dtype: torch.dtype) -> str:
+    """float16, bfloat16, ..."""
+    return str(dtype).removeprefix("torch.")
+
+
+def negative_zeros(weight: Tensor) -> Tensor:
+    """bool: where only the sign's bit is set."""
+    bits = raw(weight)
+    return bits == (torch.iinfo(bits.dtype).min or 128)  # 8 bits are unsigned
+
+
+def numbers(width: int, device: torch.device) -> Tensor:
+    """The bits of all numbers of so many, int64 (2**width, width); the lowest first."""
+    n = torch.arange(1 << width, device=device)
+    return (n[:, None] >> n[:width]) & 1
 
 
 def pack_bits(mask: Tensor) -> Tensor:
@@ -32,16 +45,14 @@ def pack_bits(mask: Tensor) -> Tensor:
 
 def unpack_bits(packed: Tensor) -> Tensor:
     """uint8 (..., n) -> bool (..., 8 n)."""
-    byte = torch.arange(256, device=packed.device)
-    table = ((byte[:, None] >> byte[:8]) & 1).to(torch.uint8).view(torch.int64).view(256)
+    table = numbers(8, packed.device).to(torch.uint8).view(torch.int64).view(256)
     words = table.index_select(0, packed.reshape(-1).to(torch.int32))
     return words.view(torch.bool).view(*packed.shape[:-1], packed.shape[-1] * 8)
 
 
 def count_bits(packed: Tensor) -> Tensor:
     """uint8 of any shape -> int32: how many bits each byte has set."""
-    byte = torch.arange(256, device=packed.device)
-    table = ((byte[:, None] >> byte[:8]) & 1).sum(1, dtype=torch.int32)
+    table = numbers(8, packed.device).sum(1, dtype=torch.int32)
     return table.index_select(0, packed.reshape(-1).to(torch.int32)).view(packed.shape)
 
 

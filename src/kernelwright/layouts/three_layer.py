@@ -23,7 +23,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from kernelwright.layouts.bits import pack_bits, place, raw, select, up
+from kernelwright.layouts.bits import numbers, pack_bits, place, raw, select, up
 
 NAME = "three-layer"
 PARTS = ("slots", "codes", "distances", "residual", "columns", "rows")
@@ -122,16 +122,14 @@ def _unsigned(index: Tensor) -> Tensor:
 
 def _own(nibble: Tensor) -> Tensor:
     """The first two set bits of each nibble, bool (..., 4)."""
-    n = torch.arange(16, device=nibble.device)
-    bits = (n[:, None] >> n[:4]) & 1
+    bits = numbers(4, nibble.device)
     return _look_up(((bits != 0) & (bits.cumsum(1) <= 2)).view(torch.int32), nibble)
 
 
 def _taken(nibble: Tensor) -> Tensor:
     """Which of its two slots a group takes itself, bool (..., 2)."""
-    n = torch.arange(16, device=nibble.device)
-    counts = ((n[:, None] >> n[:4]) & 1).sum(1)
-    return _look_up((counts[:, None] > n[:2]).view(torch.int16), nibble)
+    counts = numbers(4, nibble.device).sum(1)
+    return _look_up((counts[:, None] > torch.arange(2, device=nibble.device)).view(torch.int16), nibble)
 
 
 def _look_up(table: Tensor, nibble: Tensor) -> Tensor:

@@ -16,6 +16,7 @@ from pathlib import Path
 
 import kernelwright
 from kernelwright.archive import Archive
+from kernelwright.learn.reward import reference
 from kernelwright.records import Trial, Workload
 
 K1, B = 1.2, 0.75
@@ -73,13 +74,13 @@ def words(text: str) -> list[str]:
 
 @lru_cache(maxsize=1)
 def own_passages() -> tuple[Passage, ...]:
-    """Of the docs on verification and timing, of the device headers and the CPU families' headers that come with this installation."""
+    """Of the docs on verification and timing, of the device headers and the CPU families' headers that come with this installation. The
+    device headers' README is in every prompt for a GPU anyway."""
     # in a checkout the docs lie beside src/; in a wheel, inside the package
     docs = next((d for d in (_PACKAGE / "docs", _PACKAGE.parents[1] / "docs") if d.is_dir()), None)
     found: list[Passage] = []
     for path in (docs / "verification.md", docs / "timing.md") if docs else ():  # the other pages are for users, not for kernels
         found += _sections(f"docs/{path.name}", path.read_text())
-    found += _sections("device/README.md", (_PACKAGE / "device" / "README.md").read_text())
     for path in (*sorted((_PACKAGE / "device").glob("*.cuh")), *sorted((_PACKAGE / "families").glob("*_cpu/*.h"))):
         found += (Passage(str(path.relative_to(_PACKAGE)), part) for part in _cut(path.read_text().split("\n\n"), "\n\n"))
     return tuple(found)
@@ -98,8 +99,8 @@ def kernel_passages(archive: Archive, like: Workload, target: str) -> Iterator[P
 
 def shown(trial: Trial) -> str:
     """`2.31x of eager`."""
-    timed = [c for c in trial.comparisons if c.mode == trial.timings[0].mode]
-    return f"{timed[0].ratio:.2f}x of {timed[0].rival}" if timed else "never compared"
+    compared = reference(trial)
+    return f"{compared.ratio:.2f}x of {compared.rival}" if compared else "never compared"
 
 
 def _sections(name: str, text: str) -> list[Passage]:

@@ -7,16 +7,18 @@ its transpose (A: K x M, B: N x K). `torch.nn.Linear` is `nt`; BLAS's column-maj
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from functools import partial
 
 import torch
 
 from kernelwright.problems.draws import normal, uniform
-from kernelwright.problems.problem import TORCH_DTYPES, UNIT_ROUNDOFF, Case, Cost, Problem, Tensors, TensorSpec
+from kernelwright.problems.problem import TORCH_DTYPES, UNIT_ROUNDOFF, Case, Cost, Pick, Problem, Tensors, TensorSpec, one_after_the_other
 from kernelwright.records import DTYPES, Workload
 
 EXACT_LIMIT = {"fp16": 2**11, "bf16": 2**8, "fp32": 2**24}
 """Integers up to here are exact in the type."""
+ROWS, COLUMNS = 256, 1024
+"""Of a large result, in a screen: a wrong tile of 128 x 128 in 16384 x 16384 is missed by one case in seven."""
 
 
 class Gemm(Problem):
@@ -50,7 +52,7 @@ class Gemm(Problem):
 
     def generate(self, w: Workload, case: Case, rng: torch.Generator, device: torch.device | str) -> Tensors:
         spec_a, spec_b = self.tensors(w)[:2]
-        a, b = (self._draw(w, case, spec.shape, rng, device) for spec in (spec_a, spec_b))
+        a, b = (self._draw(w, case, spec.shape, rng, device, is_a=spec is spec_a) for spec in (spec_a, spec_b))
         k_of_a, k_of_b = (1 if w.layout[0] == "n" else 0), (0 if w.layout[1] == "n" else 1)
         k = w.axes["K"]
         if case.rung == "exact" and k > (limit := self._largest_sum(w)):
@@ -62,6 +64,13 @@ class Gemm(Problem):
             half = k // 2
             a.narrow(k_of_a, half, half).copy_(-a.narrow(k_of_a, 0, half))
             b.narrow(k_of_b, half, half).copy_(b.narrow(k_of_b, 0, half))
+        elif case.name == "binary" and k >= 64 and a.numel() and b.numel() and w.accumulate == "fp32" and w.dtype != "fp32":
+            # twice what halves count up to stands in the accumulator over most of K: an odd sum added to it is lost there, exact in fp32
+            large = 2 * EXACT_LIMIT[w.dtype]
+            factor = 2 ** (large.bit_length() // 2)
+            for at, sign in ((int(torch.randint(k // 8, (), generator=rng, device=device)), 1), (k - 1, -1)):
+                a.select(k_of_a, at).fill_(sign * factor)
+                b.select(k_of_b, at).fill_(large // factor)
         elif case.name == "one-hot" and a.numel():
             # A selects rows of B: any addressing fault moves whole values
             a.zero_()
@@ -76,10 +85,14 @@ class Gemm(Problem):
                     t.view(-1)[at] = math.nan if case.name == "nan" else math.inf
         return {"a": a, "b": b}
 
-    def _draw(self, w: Workload, case: Case, shape: tuple[int, ...], rng: torch.Generator, device) -> torch.Tensor:
+    def _draw(self, w: Workload, case: Case, shape: tuple[int, ...], rng: torch.Generator, device, *, is_a: bool = False) -> torch.Tensor:
         dtype = TORCH_DTYPES[w.dtype]
         if case.name == "binary":
             return torch.randint(0, 2, shape, generator=rng, device=device).to(dtype)
+        if case.name == "ternary" and is_a:
+            # as many bits as keep the sums exact: operands that are cut to fewer on the way (TF32, fp8) give other sums
+            most = max(1, min(self._largest_sum(w) // max(1, w.axes["K"]), EXACT_LIMIT[w.dtype]))
+            return torch.randint(-most, most + 1, shape, generator=rng, device=device).to(dtype)
         if case.name == "ternary":
             return torch.randint(-1, 2, shape, generator=rng, device=device).to(dtype)
         if case.name == "integer":
@@ -129,9 +142,9 @@ class Gemm(Problem):
         return 2.0
 
     def error_floor(self, w: Workload) -> float:
-        # Rounding the accumulator to the output costs 0.58 unit roundoffs rms. Summing one product after the other in the accumulator costs
-        # 0.4 to 0.6 sqrt(K) of its own: a plain fp32 kernel shows 2.4 times the error of a vendor that sums in several parts (K = 72).
-        return max(0.5 * UNIT_ROUNDOFF[w.dtype], 0.5 * math.sqrt(w.axes["K"]) * UNIT_ROUNDOFF[w.accumulate])
+        # Rounding the accumulator to the output costs 0.58 unit roundoffs rms. A plain fp32 kernel shows 2.4 times the error of a vendor
+        # that sums in several parts (K = 72).
+        return max(0.5 * UNIT_ROUNDOFF[w.dtype], one_after_the_other(w.axes["K"], w))
 
     def cost(self, w: Workload) -> Cost:
         m, n, k = (w.axes[x] for x in self.axes)
@@ -142,19 +155,28 @@ class Gemm(Problem):
         shapes += [(0, 8, 8), (8, 0, 8), (8, 8, 0), (200, 136, 1032)]
         return tuple(w.replace(axes=dict(zip(self.axes, s, strict=True))) for s in shapes)
 
-    def sample_rows(self, w: Workload, inputs: Tensors, outputs: Tensors) -> tuple[Tensors, Callable[[Tensors], Tensors]]:
-        m = w.axes["M"]
-        if m <= 256:
-            return inputs, lambda outputs: outputs
-        rows = torch.randint(m, (256,), device=outputs["c"].device)  # with repetition: a permutation costs 0.1 ms
-        return self._rows(w, inputs, rows), lambda outputs: {"c": outputs["c"].index_select(0, rows)}
+    def sample_rows(self, w: Workload, outputs: Tensors, fewer: int = 1) -> tuple[Pick, Pick]:
+        """256 rows, and 1,024 columns of them: float64 copies of all of B, and products with them, would take longer on a GPU than the
+        launch that is checked (N = K = 8192: 3.5 GB and 69 GFLOP)."""
+        # with repetition: a permutation costs 0.1 ms
+        rows, columns = (
+            torch.randint(n, (most,), device=outputs["c"].device) if n > most else None
+            for n, most in ((w.axes["M"], ROWS // fewer), (w.axes["N"], COLUMNS // fewer))
+        )
+        return partial(self._part, w, rows, columns), lambda outputs: {"c": picked(picked(outputs["c"], 0, rows), 1, columns)}
 
-    def _rows(self, w: Workload, inputs: Tensors, rows: torch.Tensor) -> Tensors:
-        """The inputs of these rows of the result."""
-        return dict(inputs, a=inputs["a"].index_select(0 if w.layout[0] == "n" else 1, rows))
+    def _part(self, w: Workload, rows: torch.Tensor | None, columns: torch.Tensor | None, inputs: Tensors) -> Tensors:
+        """The inputs of these rows and columns of the result; None: of all."""
+        a = picked(inputs["a"], 0 if w.layout[0] == "n" else 1, rows)
+        return dict(inputs, a=a, b=picked(inputs["b"], 1 if w.layout[1] == "n" else 0, columns))
 
     def rows_workload(self, w: Workload, outputs: Tensors) -> Workload:
-        return w.replace(axes=w.axes | {"M": outputs["c"].shape[0]})
+        m, n = outputs["c"].shape
+        return w.replace(axes=w.axes | {"M": m, "N": n})
+
+
+def picked(t: torch.Tensor, axis: int, indices: torch.Tensor | None) -> torch.Tensor:
+    return t if indices is None else t.index_select(axis, indices)
 
 
 def _spacing(dtype: str) -> float:

@@ -33,12 +33,21 @@ from kernelwright.problems.builder import LoweringError
 from kernelwright.problems.chains import program_flops
 from kernelwright.problems.draws import place
 from kernelwright.problems.lower import Input, lower
-from kernelwright.problems.problem import TORCH_DTYPES, Case, Cost, Problem, Tensors, TensorSpec
+from kernelwright.problems.problem import (
+    DTYPE_NAMES,
+    TORCH_DTYPES,
+    UNIT_ROUNDOFF,
+    Case,
+    Cost,
+    Problem,
+    Tensors,
+    TensorSpec,
+    one_after_the_other,
+)
 from kernelwright.problems.rounding import error_scale
 from kernelwright.problems.rowprogram import RowProgram
 from kernelwright.records import DTYPES, Workload
 
-_DTYPE_NAMES = {v: k for k, v in TORCH_DTYPES.items()}
 _WRITTEN_BY_TRAINING = ("running_mean", "running_var", "num_batches_tracked")
 
 
@@ -181,9 +190,9 @@ class KernelBench(Problem):
     def _stored(self, x: torch.Tensor, what: str) -> str:
         if x.is_floating_point():
             return self.dtype
-        if x.dtype not in _DTYPE_NAMES:
+        if x.dtype not in DTYPE_NAMES:
             raise ProblemError(f"{self.file}: {what} is {str(x.dtype).removeprefix('torch.')}; use floating point, int32 or int64")
-        return _DTYPE_NAMES[x.dtype]
+        return DTYPE_NAMES[x.dtype]
 
     def _state(self) -> dict[str, torch.Tensor]:
         """Parameters and buffers that forward may read, by dotted path."""
@@ -277,8 +286,15 @@ class KernelBench(Problem):
         return error_scale(self._double, inputs, reference, w.dtype, w.accumulate)
 
     def bound(self, w: Workload) -> float:
-        # as for chains; no module's sums are known, so the longest axis of any input stands for their length
-        return 16.0 + math.sqrt(max((n for s in self._specs if s.role == "in" for n in s.shape), default=1))
+        return 16.0 + math.sqrt(self._longest)  # as for chains
+
+    def error_floor(self, w: Workload) -> float:
+        return max(4 * UNIT_ROUNDOFF[w.dtype], one_after_the_other(self._longest, w))  # as for chains
+
+    @property
+    def _longest(self) -> int:
+        """Axis of any input: no module's sums are known, so it stands for their length."""
+        return max((n for s in self._specs if s.role == "in" for n in s.shape), default=1)
 
     def cost(self, w: Workload) -> Cost:
         size = float(sum(s.numel * DTYPES[s.dtype] for s in self._specs))
@@ -292,6 +308,13 @@ class KernelBench(Problem):
 
     def variants(self, w: Workload) -> tuple[Workload, ...]:
         return ()
+
+    def alterable(self, w: Workload) -> tuple[str, ...]:
+        """Of a row program all inputs; otherwise an argument may have a structure (triangular, sorted), which parameters, each changed at
+        random by `generate`, have not."""
+        if self._lowered is not None:
+            return super().alterable(w)
+        return tuple(name for name, path in self.state_names.items() if path in dict(self.model.named_parameters()))
 
     # ------------------------------------------------------------------------------------------------- as a row program
 

@@ -15,7 +15,7 @@ import torch.nn.functional as F
 
 from kernelwright.problems.draws import place
 from kernelwright.problems.epilogue import parse
-from kernelwright.problems.gemm import EXACT_LIMIT, Gemm
+from kernelwright.problems.gemm import EXACT_LIMIT, Gemm, picked
 from kernelwright.problems.problem import TORCH_DTYPES, UNIT_ROUNDOFF, Case, Cost, Tensors, TensorSpec
 from kernelwright.records import DTYPES, Workload
 
@@ -130,9 +130,13 @@ class Linear(Gemm):
         more = sum(spec.numel for spec in self.tensors(w)[2:-1]) * DTYPES[w.dtype]
         return Cost(flops=least.flops, bytes=least.bytes + more, unit=least.unit)
 
-    def _rows(self, w: Workload, inputs: Tensors, rows: torch.Tensor) -> Tensors:
-        some = super()._rows(w, inputs, rows)
-        return some if "addend" not in some else dict(some, addend=some["addend"].index_select(0, rows))
+    def _part(self, w: Workload, rows: torch.Tensor | None, columns: torch.Tensor | None, inputs: Tensors) -> Tensors:
+        some = super()._part(w, rows, columns, inputs)
+        if "bias" in some:
+            some["bias"] = picked(some["bias"], 0, columns)
+        if "addend" in some:
+            some["addend"] = picked(picked(some["addend"], 0, rows), 1, columns)
+        return some
 
 
 def _slope(activation: str, x: torch.Tensor) -> torch.Tensor:

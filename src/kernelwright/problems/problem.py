@@ -13,9 +13,11 @@ from typing import ClassVar, Literal
 
 import torch
 
+from kernelwright.plan import Names
 from kernelwright.records import Workload
 
 Tensors = dict[str, torch.Tensor]
+Pick = Callable[[Tensors], Tensors]
 
 TORCH_DTYPES = {
     "fp16": torch.float16,
@@ -28,6 +30,13 @@ DTYPE_NAMES = {theirs: ours for ours, theirs in TORCH_DTYPES.items()}
 
 UNIT_ROUNDOFF = {"fp16": 2.0**-11, "bf16": 2.0**-8, "fp32": 2.0**-24}
 """Largest relative error of one rounding to nearest."""
+
+VENDOR_FACTOR = 2.0
+"""A candidate's relative Frobenius error may be at most this many times the vendor library's own (facts: docs/verification.md)."""
+
+
+def everything(tensors: Tensors) -> Tensors:
+    return tensors
 
 
 @dataclass(frozen=True)
@@ -45,6 +54,10 @@ class TensorSpec:
     @property
     def numel(self) -> int:
         return math.prod(self.shape)
+
+    def names(self, row_stride: int, align: int) -> dict[str, int]:
+        """What a plan's expressions may name of it (`plan.py`)."""
+        return {f"ld_{self.name}": row_stride, f"numel_{self.name}": self.numel, f"align_{self.name}": align}
 
 
 @dataclass(frozen=True)
@@ -67,6 +80,11 @@ class Cost:
     """`fp16`, `bf16`, `fp32` matrix or vector unit; `vector` for element-wise work in fp32."""
 
 
+def one_after_the_other(n: int, w: Workload) -> float:
+    """Relative Frobenius error of adding n terms in w's accumulator one after the other: 0.4 to 0.6 sqrt(n) of its unit roundoffs."""
+    return 0.5 * math.sqrt(n) * UNIT_ROUNDOFF[w.accumulate]
+
+
 class Problem(ABC):
     """Subclass one per operation and register it in `kernelwright.problems`."""
 
@@ -79,6 +97,13 @@ class Problem(ABC):
     @abstractmethod
     def tensors(self, w: Workload) -> tuple[TensorSpec, ...]:
         """Buffers in the order of the candidate's interface: inputs, then outputs."""
+
+    def names(self, w: Workload, sms: int) -> Names:
+        """What a plan's expressions may name, on buffers without padding."""
+        found = Names({**w.axes, "sms": sms})
+        for spec in self.tensors(w):
+            found |= spec.names(spec.shape[-1] if spec.shape else 1, 256)
+        return found
 
     @abstractmethod
     def cases(self, w: Workload) -> tuple[Case, ...]:
@@ -118,10 +143,16 @@ class Problem(ABC):
     def variants(self, w: Workload) -> tuple[Workload, ...]:
         """Small Workloads for the `shapes` rung: tails on every axis, size 1, size 0, longer and shorter than any tile."""
 
-    def sample_rows(self, w: Workload, inputs: Tensors, outputs: Tensors) -> tuple[Tensors, Callable[[Tensors], Tensors]]:
-        """A random part of the outputs, so that a check after each timed round costs little: the inputs that the part depends on, and
-        what picks the part from outputs. The default is everything."""
-        return inputs, lambda outputs: outputs
+    def alterable(self, w: Workload) -> tuple[str, ...]:
+        """Inputs whose values may change places and stay inputs as `generate` could draw them; the default is all. Between timed launches
+        that is how they are made other ones."""
+        return tuple(s.name for s in self.tensors(w) if s.role == "in")
+
+    def sample_rows(self, w: Workload, outputs: Tensors, fewer: int = 1) -> tuple[Pick, Pick]:
+        """A random part of the outputs, so that a check of a screen costs little, and one after each timed launch even less (`fewer` is
+        how many times smaller on each side): what picks the inputs that the part depends on, and what picks the part from outputs. The
+        default is everything."""
+        return everything, everything
 
     def rows_workload(self, w: Workload, outputs: Tensors) -> Workload:
         """The Workload of that part."""

@@ -19,12 +19,10 @@ from torch.utils._pytree import tree_map
 
 from kernelwright.problems.problem import TORCH_DTYPES, UNIT_ROUNDOFF, Tensors
 
-DRAWS = 4
-"""Four draws: a sign pattern that cancels two equal contributions has probability 1/2 a draw, 6 % after four."""
-FEW_DRAWS = 2
-"""From this many outputs on the rms along the row says more than further draws: float64 tanh of 2^20 elements takes 37 ms."""
-MANY = 2**16
-
+DRAWS = ((2**10, 16), (2**16, 4), (math.inf, 2))
+"""Below so many outputs so many draws. A sign pattern that cancels two equal contributions has probability 1/2 a draw: 6 % after four,
+which the rms along a row makes up for, but not in a row of two. Of large outputs it says more than further draws: float64 tanh of 2^20
+elements takes 37 ms."""
 
 POOL = 2**20
 
@@ -70,7 +68,8 @@ def error_scale(function: Callable[[Tensors], Tensors], inputs: Tensors, referen
     u_out = UNIT_ROUNDOFF[dtype]
     device = next(iter(inputs.values())).device
     largest = {name: torch.zeros_like(ref) for name, ref in reference.items()}
-    for turn in range(FEW_DRAWS if max(r.numel() for r in reference.values()) >= MANY else DRAWS):
+    most = max(ref.numel() for ref in reference.values())
+    for turn in range(next(draws for below, draws in DRAWS if most < below)):
         mode = _Rounded(UNIT_ROUNDOFF[accumulate], device, turn)
         rounded = {name: mode.perturb(x.double()) if x.is_floating_point() else x for name, x in inputs.items()}
         with mode:

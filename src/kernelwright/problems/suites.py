@@ -69,11 +69,8 @@ class Model:
         attention = [(m, n, self.hidden) for n in (inner, kv) for m in rows]
         others = ((self.hidden, inner), (self.intermediate, self.hidden), (self.hidden, self.intermediate))
         plain = [(m, n, k) for n, k in others for m in rows] + [(m, self.vocabulary, self.hidden) for m in DECODE_TOKENS]
-        if not self.biased:
-            return [_gemm(*shape, dtype, "nt") for shape in (*attention, *plain)]
-        return [_gemm(*s, dtype, "nt").replace(problem="linear", epilogue="bias") for s in attention] + [
-            _gemm(*s, dtype, "nt") for s in plain
-        ]
+        biased = {"problem": "linear", "epilogue": "bias"} if self.biased else {}
+        return [_gemm(*s, dtype, "nt").replace(**biased) for s in attention] + [_gemm(*s, dtype, "nt") for s in plain]
 
 
 MODELS = (

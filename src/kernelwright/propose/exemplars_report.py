@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import re
-import shutil
-import subprocess
-from collections import Counter
-from collections.abc import Mapping
+import math
 from pathlib import Path
-from typing import Any
 
 from kernelwright.families.family import DeviceFacts
 from kernelwright.plan import PlanError, evaluate
 from kernelwright.problems import problem_of
 from kernelwright.records import Build, Candidate, KernelResources, Trial, Workload
-from kernelwright.targets.target import TargetUnavailable
+from kernelwright.targets.sass import sass_mix
+from kernelwright.targets.target import Peaks, TargetUnavailable
+from kernelwright.targets.x86 import vector_mix
 
 OPCODES = 30
 """Most frequent ones. A small kernel has about 25 in all, and its one load is among the rare ones."""
@@ -23,25 +20,16 @@ _REGISTERS, _THREADS, _BLOCKS, _RESERVED = 65_536, 2_048, 32, 1_024
 _SHARED = {80: 164 * 1024, 90: 228 * 1024}
 
 
-def roofline_us(w: Workload, peaks: Mapping[str, Any], warm: bool) -> tuple[float, str] | None:
-    """Microseconds that no kernel can beat, and which limit says so (`memory`, `arithmetic`); None without measured peaks."""
-    cost = problem_of(w).cost(w)
-    flops = peaks.get("flops", {}).get(cost.unit)
-    bandwidth = peaks.get("bandwidth_warm" if warm else "bandwidth_cold")
-    if not flops or not bandwidth:
-        return None
-    return max((1e6 * cost.bytes / bandwidth, "memory"), (1e6 * cost.flops / flops, "arithmetic"))
-
-
-def report(trial: Trial, device: DeviceFacts, peaks: Mapping[str, Any]) -> list[str]:
+def report(trial: Trial, device: DeviceFacts, peaks: Peaks | None) -> list[str]:
     """Lines on one right Trial."""
     w, lines = trial.workload, []
     cost = problem_of(w).cost(w)
     for timing in trial.timings:
         us = timing.median
         line = f"{timing.mode}: {us:.2f} µs ({cost.bytes / us / 1e3:.1f} GB/s, {cost.flops / us / 1e3:.1f} GFLOP/s"
-        if limit := roofline_us(w, peaks, warm=timing.mode == "device-warm"):
-            line += f", {100 * limit[0] / us:.0f} % of what the {limit[1]} allows"
+        if peaks is not None:
+            floor, limit = peaks.floor(cost, timing.mode)
+            line += f", {100 * floor / us:.0f} % of what the {limit} allows"
         lines.append(line + ")")
     lines += [f"{c.ratio:.2f}x the speed of {c.rival} ({c.low:.2f} to {c.high:.2f}), {c.mode}: {c.outcome}" for c in trial.comparisons]
     lines += resources(trial.candidate, trial.build, w, device)
@@ -70,9 +58,9 @@ def occupancy(candidate: Candidate, kernel: str, r: KernelResources, w: Workload
     if shared is None or launch is None:
         return None
     try:
-        threads, smem = 1, r.smem + evaluate(launch.smem, names(w, device)) + _RESERVED
-        for side in launch.block:
-            threads *= evaluate(side, names(w, device))
+        names = problem_of(w).names(w, device.sms)
+        smem = r.smem + evaluate(launch.smem, names) + _RESERVED
+        threads = math.prod(evaluate(side, names) for side in launch.block)
     except PlanError:
         return None
     if not 0 < threads <= 1024:
@@ -88,51 +76,12 @@ def occupancy(candidate: Candidate, kernel: str, r: KernelResources, w: Workload
     return blocks * warps * 32 / _THREADS, why
 
 
-def names(w: Workload, device: DeviceFacts) -> dict[str, int]:
-    """Values for plan expressions, with tensors stored without padding and aligned as we allocate them."""
-    found = dict(w.axes) | {"sms": device.sms}
-    for spec in problem_of(w).tensors(w):
-        found |= {f"ld_{spec.name}": spec.shape[-1] if spec.shape else 1, f"numel_{spec.name}": spec.numel, f"align_{spec.name}": 256}
-    return found
-
-
 def instructions(build: Build | None, kind: str) -> dict[str, int]:
     """How often the most frequent opcodes stand in the artifact; empty where it is gone, or cannot be disassembled here."""
     if build is None or not build.artifact or not Path(build.artifact).is_file():
         return {}
-    if kind == "cpu":
-        return _vector_mix(build.artifact)
-    from kernelwright.targets.sass import sass_mix
-
+    mix = vector_mix if kind == "cpu" else sass_mix
     try:
-        return dict(list(sass_mix(build.artifact).items())[:OPCODES])
+        return dict(list(mix(build.artifact).items())[:OPCODES])
     except (TargetUnavailable, ValueError, OSError):
         return {}
-
-
-_X86 = re.compile(r"^\s*[0-9a-f]+:\s+([a-z]\w*)\s*(.*)$", re.MULTILINE)
-
-
-def _vector_mix(artifact: str) -> dict[str, int]:
-    """Of x86 code: instructions on 512-, 256- and 128-bit registers, fused multiply-adds, divisions and square roots, calls."""
-    tool = shutil.which("objdump")
-    if tool is None:
-        return {}
-    command = [tool, "-d", "--no-show-raw-insn", "--section=.text", artifact]
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=20)
-    except (OSError, subprocess.TimeoutExpired):
-        return {}
-    found: Counter[str] = Counter()
-    for op, operands in _X86.findall(done.stdout):
-        for register, what in (("%zmm", "512-bit"), ("%ymm", "256-bit"), ("%xmm", "128-bit or scalar")):
-            if register in operands:
-                found[f"{what} floating-point or vector"] += 1
-                break
-        for part, what in (("fmadd", "fused multiply-add"), ("fnmadd", "fused multiply-add"), ("div", "divide"), ("sqrt", "square root")):
-            if part in op:
-                found[what] += 1
-                break
-        if op.startswith("call") and "<__cxa_" not in operands and "<deregister" not in operands:  # the loader's own
-            found[f"call {operands.split()[-1]}"[:60]] += 1
-    return dict(found.most_common(OPCODES))

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from kernelwright.families.family import DeviceFacts
-from kernelwright.learn.retrieval import Index, kernel_passages, own_passages
+from kernelwright.learn.retrieval import Index, Passage, kernel_passages, own_passages
 from kernelwright.propose import exemplars, llm_prompt
 from kernelwright.propose.bandit import Bandit, earned
 from kernelwright.propose.llm_answer import AnswerError, languages, read
@@ -123,7 +123,7 @@ class Llm(Proposer):
     def _receive(self, seconds: float | None) -> bool:
         """Takes in the next reply; False if none came in that time."""
         try:
-            reply = self._replies.get(timeout=seconds) if seconds != 0 else self._replies.get_nowait()
+            reply = self._replies.get(timeout=seconds)
         except queue.Empty:
             return False
         self._under_way -= 1
@@ -146,9 +146,11 @@ class Llm(Proposer):
             question = self._repairs.popleft() if self._repairs else self._question()
             self.bandit.started(question.model)
             self._under_way += 1
-            same = Request(model=question.model, messages=question.messages, max_tokens=0, temperature=0)
-            request = same.replace(max_tokens=self._options.answer_tokens, temperature=TEMPERATURE, sample=self._samples[same.id])
-            self._samples[same.id] += 1
+            first = Request(
+                model=question.model, messages=question.messages, max_tokens=self._options.answer_tokens, temperature=TEMPERATURE
+            )
+            request = first.replace(sample=self._samples[first.id])
+            self._samples[first.id] += 1
             # daemons: an answer that nobody waits for must not keep the program alive
             threading.Thread(target=self._answer, args=(question, request), name="llm", daemon=True).start()
 
@@ -182,7 +184,7 @@ class Llm(Proposer):
         """Without the key, however it came into evidence."""
         return Message(role=role, content=text.replace(self._options.key, "***") if self._options.key else text)
 
-    def _passages(self, query: str, n: int) -> list:
+    def _passages(self, query: str, n: int) -> list[Passage]:
         if self._index is None:
             archive = self.context.archive
             kernels = kernel_passages(archive, self.workload, self.device.target) if archive is not None else ()
@@ -287,7 +289,7 @@ class Llm(Proposer):
         return found
 
 
-def _readable(device: DeviceFacts) -> list:
+def _readable(device: DeviceFacts) -> list[Passage]:
     """Our own passages, without the headers of another kind of device: they are noise."""
     other = "families/" if device.sm else "device/"
     return [p for p in own_passages() if not p.source.startswith(other)]

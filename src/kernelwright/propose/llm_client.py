@@ -41,11 +41,11 @@ _RETRIED = (408, 409, 425, 429, 500, 502, 503, 504, 520, 522, 524, 529)
 
 
 class CallFailed(RuntimeError):
-    """No answer, after all attempts. `lasting`: asking this model again is useless (no such model, key refused)."""
+    """No answer, after so many attempts. `lasting`: asking this model again is useless (no such model, key refused)."""
 
-    def __init__(self, message: str, lasting: bool):
+    def __init__(self, message: str, attempts: int, *, lasting: bool = False):
         super().__init__(message)
-        self.lasting = lasting
+        self.attempts, self.lasting = attempts, lasting
 
 
 class NoMoreCalls(RuntimeError):
@@ -125,7 +125,7 @@ class Client:
         try:
             answer, attempts = self._attempts(request, min(deadline, started + self._options.seconds))
         except CallFailed as failed:
-            self._keep(request, None, str(failed), ATTEMPTS, started)
+            self._keep(request, None, str(failed), failed.attempts, started)
             raise
         self._keep(request, answer, "", attempts, started)
         return answer
@@ -151,7 +151,7 @@ class Client:
         for attempt in range(1, ATTEMPTS + 1):
             left = deadline - time.monotonic()
             if left <= 0:
-                raise CallFailed(f"no answer in time ({problem or 'no attempt was finished'})", lasting=False)
+                raise CallFailed(f"no answer in time ({problem or 'no attempt was finished'})", attempt - 1)
             aside = worst_case(request)
             self.budget.set_aside(request.model, *aside)
             used = aside
@@ -168,7 +168,7 @@ class Client:
                 if refused.status == 400 and self._adapt(request.model, refused.message):
                     continue
                 if refused.status not in _RETRIED:
-                    raise CallFailed(f"{request.model}: {problem}", lasting=True) from None
+                    raise CallFailed(f"{request.model}: {problem}", attempt, lasting=True) from None
                 wait = refused.retry_after
             except _Lost as lost:
                 used = aside if lost.sent else (0, 0)
@@ -179,7 +179,7 @@ class Client:
                 wait = min(LONGEST_PAUSE, wait or pause * random.uniform(0.5, 1.5))
                 time.sleep(max(0.0, min(wait, deadline - time.monotonic())))
                 pause *= 2
-        raise CallFailed(f"{request.model}: no answer in {ATTEMPTS} attempts, the last: {problem}", lasting=False)
+        raise CallFailed(f"{request.model}: no answer in {ATTEMPTS} attempts, the last: {problem}", ATTEMPTS)
 
     def _adapt(self, model: str, message: str) -> bool:
         """Leaves out a parameter that this model does not take, as some do not; True if that is worth another attempt."""

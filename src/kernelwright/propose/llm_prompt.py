@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ from kernelwright.propose import exemplars_report
 from kernelwright.propose.exemplars import score
 from kernelwright.propose.llm_answer import CPP, Language
 from kernelwright.records import DTYPES, Launch, LaunchPlan, ScalarArg, TensorArg, Trial, Workload
+from kernelwright.targets.target import Peaks
 
 _CTYPES = {"fp32": "float", "int64": "long long", "int32": "int", "fp16": "_Float16", "bf16": "__bf16"}
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff]")
@@ -73,13 +74,14 @@ def system(w: Workload, device: DeviceFacts, choices: Sequence[Language]) -> str
 def task(
     w: Workload,
     device: DeviceFacts,
-    peaks: Mapping[str, Any],
+    peaks: Peaks | None,
     exemplars: Sequence[Trial],
     failures: Sequence[Trial],
     passages: Sequence[Passage],
 ) -> str:
     """The problem, the device, measured kernels, failures and passages."""
     problem = problem_of(w)
+    cost = problem.cost(w)
     tags = {"cpu": "cpp", "cuda": "cuda", "python": "python"}
     return (
         _templates()
@@ -91,8 +93,8 @@ def task(
             tensors=problem.tensors(w),
             device=device,
             device_lines=device_lines(device, peaks),
-            cost=problem.cost(w),
-            roofline=exemplars_report.roofline_us(w, peaks, warm=device.target == "cpu"),
+            cost=cost,
+            roofline=peaks and peaks.floor(cost, "device-warm" if device.target == "cpu" else "device-cold"),
             exemplars=[
                 {
                     "score": score(t),
@@ -184,7 +186,7 @@ def _with_plan(trial: Trial) -> str:
     return f"/* kernelwright-plan\n{msgspec.json.encode(c.plan).decode()}\n*/\n{c.source}"
 
 
-def device_lines(device: DeviceFacts, peaks: Mapping[str, Any]) -> list[str]:
+def device_lines(device: DeviceFacts, peaks: Peaks | None) -> list[str]:
     """What is known of it."""
     lines = []
     if device.sm:
@@ -194,11 +196,10 @@ def device_lines(device: DeviceFacts, peaks: Mapping[str, Any]) -> list[str]:
         lines.append(f"{device.threads} thread(s); instruction sets: {', '.join(i for i in known if i in device.isa) or 'baseline'}")
     if device.l2_bytes:
         lines.append(f"L2 cache {device.l2_bytes / 2**20:.1f} MiB")
-    if flops := peaks.get("flops"):
-        lines.append("peak arithmetic: " + ", ".join(f"{unit} {value / 1e9:.0f} GFLOP/s" for unit, value in sorted(flops.items())))
-    for key, what in (("bandwidth_cold", "memory"), ("bandwidth_warm", "data that is in cache")):
-        if value := peaks.get(key):
-            lines.append(f"bandwidth of {what}: {value / 1e9:.0f} GB/s")
+    if peaks is not None:
+        lines.append("peak arithmetic: " + ", ".join(f"{unit} {value / 1e9:.0f} GFLOP/s" for unit, value in sorted(peaks.flops.items())))
+        lines.append(f"bandwidth of memory: {peaks.bandwidth_cold / 1e9:.0f} GB/s")
+        lines.append(f"bandwidth of data that is in cache: {peaks.bandwidth_warm / 1e9:.0f} GB/s")
     return lines
 
 

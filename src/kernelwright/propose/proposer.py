@@ -9,15 +9,17 @@ from __future__ import annotations
 import math
 import random
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from kernelwright.families.family import DeviceFacts, Family
+from kernelwright.learn.reward import reference
 from kernelwright.records import Candidate, Outcome, Trial, Workload
 
 if TYPE_CHECKING:
     from kernelwright.archive import Archive
+    from kernelwright.targets.target import Peaks
 
 
 class MissingExtra(ImportError):
@@ -25,14 +27,9 @@ class MissingExtra(ImportError):
 
 
 def score(trial: Trial) -> float:
-    """How well a Candidate did, higher is better: its best ratio in the mode of its first timing, the screening mode.
-
-    In a screen that is the ratio against the anchor rival. -inf for a Candidate that failed or has no ratio.
-    """
-    if not trial.timings:
-        return -math.inf
-    mode = trial.timings[0].mode
-    return max((c.ratio for c in trial.comparisons if c.mode == mode), default=-math.inf)
+    """How well a Candidate did, higher is better: its ratio to the anchor rival. -inf for a Candidate that failed or has no ratio."""
+    compared = reference(trial)
+    return compared.ratio if compared else -math.inf
 
 
 @dataclass(frozen=True)
@@ -41,8 +38,8 @@ class Context:
 
     archive: Archive | None = None
     """For kernels of other Workloads."""
-    peaks: Mapping[str, Any] = field(default_factory=dict)
-    """The device's roofline: the fields of `targets.target.Peaks`."""
+    peaks: Peaks | None = None
+    """The device's roofline."""
     deadline: float = math.inf
     """When the search ends, of `time.monotonic`: nothing is waited for any longer."""
 

@@ -13,6 +13,7 @@ from kernelwright.problems.suites import SIZE_CLASSES, size_class
 from kernelwright.records import Workload
 from kernelwright.report.numbers import NONE, interval, ratio
 from kernelwright.report.shapes import mean_of
+from kernelwright.report.wording import workload_name
 from kernelwright.runtime.pack import Entry, Pack
 
 LISTED = 20
@@ -76,7 +77,7 @@ def _mean(ratios: Sequence[float]) -> str:
 
 
 def _kind(w: Workload) -> str:
-    return " ".join(filter(None, (w.problem, w.dtype, w.layout, w.epilogue, "" if w.accumulate == "fp32" else f"acc={w.accumulate}")))
+    return workload_name(w.replace(axes={}))
 
 
 def _size(w: Workload) -> str:

@@ -110,7 +110,7 @@ def addmm(input: Tensor, mat1: Tensor, mat2: Tensor, *, beta: float = 1, alpha: 
 
 
 def _matmul_out(a: Tensor, b: Tensor, out: Tensor) -> Tensor:
-    if _plain(a, b, out) and ops.pair(a, b) and _fits(a, b, out) and ops.serve(a, b, out, "", None, None):
+    if _plain(a, b, out) and ops.pair(a, b) and _fits(a, b, out) and ops.serve(a, b, out, "", None):
         increment_version(out)  # autograd must see that what it may have kept was overwritten
         return out
     return torch.matmul(a, b, out=out)
@@ -194,12 +194,12 @@ def explain(a: Tensor, b: Tensor) -> str:
     return choice.explain() if choice else "torch.matmul: the strides are those of no matrix; call .contiguous()."
 
 
-def _first(a: Tensor, b: Tensor, out: Tensor, epilogue: str, bias: Tensor | None, addend: Tensor | None) -> bool:
+def _first(a: Tensor, b: Tensor, out: Tensor, epilogue: str, bias: Tensor | None) -> bool:
     """Until the first product: what serves takes 40 ms to import."""
     from kernelwright.runtime import engine
 
     ops.serve = engine.serve
-    return engine.serve(a, b, out, epilogue, bias, addend)
+    return engine.serve(a, b, out, epilogue, bias)
 
 
 if not settings().disabled:

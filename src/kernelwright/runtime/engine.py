@@ -39,26 +39,26 @@ class Engine:
 
     def __init__(self, pack: packs.Pack, device: torch.device, launcher: Launcher, sms: int, environment: dict[str, str] | None = None):
         """`environment`: in which `kw.warmup` measured what is pinned here; None where nothing is."""
-        self.pack, self.device, self.dispatcher = pack, device, Dispatcher(pack)
+        self.pack, self.device, self.sms, self.dispatcher = pack, device, sms, Dispatcher(pack)
         self.environment = environment or {}
         if environment is not None:
             self.dispatcher.pinned |= pins.pinned(pack, pins.read(environment))
-        self._launcher, self._launch, self._sms = launcher, launcher.launch, sms
+        self._launcher, self._launch = launcher, launcher.launch
         self._off = False
         self.epoch = _now
 
-    def serve(self, a: Tensor, b: Tensor, out: Tensor, epilogue: str, bias: Tensor | None, addend: Tensor | None) -> bool:
+    def serve(self, a: Tensor, b: Tensor, out: Tensor, epilogue: str, bias: Tensor | None) -> bool:
         """Whether a kernel was enqueued that writes `out`."""
         if self._off:
             return False
         operation = self.operation(epilogue)
-        tensors = [t for t in (a, b, bias, addend, out) if t is not None]
+        tensors = [t for t in (a, b, bias, out) if t is not None]
         try:
             done = self._launch(operation, *tensors)
             if done is None:  # known, perhaps, but the stream, or the graph that is captured, has no workspace for it
                 self._launcher.ready(operation, *tensors)
                 done = self._launch(operation, *tensors)
-            if done is None and self._meet(operation, epilogue, a, b, out, bias, addend):
+            if done is None and self._meet(operation, epilogue, a, b, out, bias):
                 done = self._launch(operation, *tensors)
         except (LaunchError, DeviceFailure) as error:
             self._off = True
@@ -90,18 +90,18 @@ class Engine:
         )
         return self.dispatcher.choose(w, {"ld_a": ld_a, "ld_b": ld_b})
 
-    def _meet(self, operation: int, epilogue: str, a: Tensor, b: Tensor, out: Tensor, bias: Tensor | None, addend: Tensor | None) -> bool:
+    def _meet(self, operation: int, epilogue: str, a: Tensor, b: Tensor, out: Tensor, bias: Tensor | None) -> bool:
         """Whether to launch again: there is a kernel now."""
         if self.device.type == "cuda" and torch.cuda.is_current_stream_capturing():
             return False  # loading a kernel is not allowed now
-        named = {name: t for name, t in zip(("a", "b", "bias", "addend", "c"), (a, b, bias, addend, out), strict=True) if t is not None}
+        named = {name: t for name, t in zip(("a", "b", "bias", "c"), (a, b, bias, out), strict=True) if t is not None}
         choice = self.choose(a, b, epilogue)
         if choice is not None and choice.entry is not None and choice.entry.plan is not None:
             artifact = self.pack.artifact(choice.entry)
             assert artifact is not None, "a CUDA kernel has a cubin"
             try:
                 kernels = self._launcher.kernels(artifact, self.device)
-                self._launcher.register(operation, named, choice.entry.plan, kernels, choice.workload.axes, sms=self._sms)
+                self._launcher.register(operation, named, choice.entry.plan, kernels, choice.workload.axes, sms=self.sms)
                 return True
             except (CandidateFault, OSError, ValueError):
                 pass  # not for tensors like these, or its file is gone
@@ -113,7 +113,7 @@ def use(path: str | Path) -> None:
     """Serves products from this Pack, before those used already. One that cannot be served from is a warning of one sentence, and PyTorch's
     turn. Raises PackError for what is no Pack."""
     try:
-        pack = pack_cache.whole(packs.load(path, built=False))
+        pack = pack_cache.built(packs.load(path, built=False))
     except packs.PackError as error:
         if not (Path(path) / "manifest.json").is_file():
             raise
@@ -141,12 +141,12 @@ def used() -> tuple[Path, ...]:
     return tuple(_paths)
 
 
-def serve(a: Tensor, b: Tensor, out: Tensor, epilogue: str, bias: Tensor | None, addend: Tensor | None) -> bool:
+def serve(a: Tensor, b: Tensor, out: Tensor, epilogue: str, bias: Tensor | None) -> bool:
     try:
         engine = _engines[a.device]
     except KeyError:
         engine = of(a.device)
-    return engine is not None and engine.serve(a, b, out, epilogue, bias, addend)
+    return engine is not None and engine.serve(a, b, out, epilogue, bias)
 
 
 def of(device: torch.device) -> Engine | None:
@@ -169,7 +169,7 @@ def _open(device: torch.device) -> Engine | None:
         try:
             pack = packs.load(path, built=False)
             pack.check(target, properties.name)
-            pack = pack_cache.whole(pack)
+            pack = pack_cache.built(pack)
             environment = pins.environment(pack, target, properties.name)
             return Engine(pack, device, open_launcher(), properties.multi_processor_count, environment)
         except (packs.PackError, LauncherUnavailable) as error:

@@ -123,5 +123,6 @@ Products of fp16 and bf16 matrices on DEVICE: `matmul`, `linear` and `addmm` are
     print(NAME.explain(a, b))          # which kernel, and why
 
 On another GPU, or with a damaged file, all products go to PyTorch, and a warning says why. Nothing is compiled when it is loaded or used,
-but for the launcher, a C file, once for each machine. The calls serve the whole process: `kernelwright.disable()` switches them off.
+but for the launcher, a small C++ extension, once for each machine and version of PyTorch. The calls serve the whole process:
+`kernelwright.disable()` switches them off.
 """

@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 from torch.compiler import is_dynamo_compiling
 
-Serve = Callable[[Tensor, Tensor, Tensor, str, Tensor | None, Tensor | None], bool]
-"""(a, b, out, epilogue, bias, addend): whether a kernel of ours wrote act(a @ b ...) into `out`. All are matrices, bias a vector."""
+Serve = Callable[[Tensor, Tensor, Tensor, str, Tensor | None], bool]
+"""(a, b, out, epilogue, bias): whether a kernel of ours wrote act(a @ b ...) into `out`. All are matrices, bias a vector."""
 
 HALF = (torch.float16, torch.bfloat16)
 """What our kernels multiply."""
@@ -36,7 +36,7 @@ _library.define("matmul(Tensor a, Tensor b) -> Tensor")
 _library.define("linear(Tensor x, Tensor weight, Tensor? bias, str activation) -> Tensor")
 
 
-def nobody(a: Tensor, b: Tensor, out: Tensor, epilogue: str, bias: Tensor | None, addend: Tensor | None) -> bool:
+def nobody(a: Tensor, b: Tensor, out: Tensor, epilogue: str, bias: Tensor | None) -> bool:
     """Serves nothing."""
     return False
 
@@ -67,7 +67,7 @@ def matmul(a: Tensor, b: Tensor) -> Tensor:
     if not pair(a, b):
         return torch.mm(a, b)
     out = a.new_empty((a.shape[0], b.shape[1]))
-    return out if serve(a, b, out, "", None, None) else torch.mm(a, b, out=out)
+    return out if serve(a, b, out, "", None) else torch.mm(a, b, out=out)
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None, activation: str) -> Tensor:
@@ -76,7 +76,7 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None, activation: str) -> T
     rows = as_rows(x)
     if rows is not None and weight.ndim == 2 and pair(rows, b := weight.t()) and (bias is None or vector(bias, b)):
         out = x.new_empty((*x.shape[:-1], weight.shape[0]))
-        if serve(rows, b, out.view(rows.shape[0], weight.shape[0]), epilogue_of(activation, bias is not None), bias, None):
+        if serve(rows, b, out.view(rows.shape[0], weight.shape[0]), epilogue_of(activation, bias is not None), bias):
             return out
     return ACTIVATIONS[activation](torch.nn.functional.linear(x, weight, bias))
 

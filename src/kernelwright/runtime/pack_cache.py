@@ -22,7 +22,7 @@ from kernelwright.runtime.pack import Pack, PackError
 from kernelwright.settings import SettingsError, child_environment, settings, writable
 
 
-def whole(pack: Pack) -> Pack:
+def built(pack: Pack) -> Pack:
     """The same, or where it lacks builds a copy with them, which is made if there is none yet; standard error says how far it is. Raises
     PackError."""
     unbuilt = pack.unbuilt()
@@ -42,10 +42,8 @@ def whole(pack: Pack) -> Pack:
         with contextlib.suppress(PackError):
             return packs.load(place)
         print(f"kernelwright: compiling {len(unbuilt)} kernels of {pack.path}, once", file=sys.stderr, flush=True)
-        shutil.rmtree(place, ignore_errors=True)  # damaged
         with packs.whole(place) as folder:
-            shutil.rmtree(folder)
-            shutil.copytree(pack.path, folder)
+            shutil.copytree(pack.path, folder, dirs_exist_ok=True)
             _build(pack, folder)
     return packs.load(place)
 

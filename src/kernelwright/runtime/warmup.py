@@ -125,7 +125,7 @@ def _keep(serving: engine.Engine, found: Sequence[Pin]) -> None:
 def _measured(device: Device, serving: engine.Engine, w: Workload) -> Pin | None:
     """None where the library itself cannot be measured."""
     problem = problem_of(w)
-    bound = _sets(device, problem, w)
+    bound = _sets(device, problem, w, serving.sms)
     with contextlib.ExitStack() as stack:
         try:
             library = device.load_trusted([_eager(problem, w, one.tensors) for one in bound])
@@ -159,11 +159,10 @@ def _measured(device: Device, serving: engine.Engine, w: Workload) -> Pin | None
     )
 
 
-def _sets(device: Device, problem: Problem, w: Workload) -> list[Bound]:
+def _sets(device: Device, problem: Problem, w: Workload, sms: int) -> list[Bound]:
     """Buffers as callers have them, with numbers in them, as many as keep the cold clock cold."""
     specs = problem.tensors(w)
     size = sum(s.numel * DTYPES[s.dtype] for s in specs)
-    sms = torch.cuda.get_device_properties(torch.cuda.current_device()).multi_processor_count if device.torch_device == "cuda" else 1
     case = next(c for c in problem.cases(w) if c.rung == "normal")
     numbers = torch.Generator(device.torch_device).manual_seed(0)
     values = problem.generate(w, case, numbers, device.torch_device)
@@ -215,12 +214,12 @@ def _loaded(device: Device, serving: engine.Engine, e: Entry, w: Workload, bound
 
 def _rounds(contenders: dict[Entry | None, Contender], count: int) -> dict[Entry | None, list[float]]:
     """Microseconds by round, all in turn in each, in an order of its own: what drifts or throttles meets all alike."""
-    launches = {e: c.launches_for(MODE, max(c.estimate(MODE), 0.1)) for e, c in contenders.items()}
+    launches = {e: c.launches_of(MODE) for e, c in contenders.items()}
     times: dict[Entry | None, list[float]] = {e: [] for e in contenders}
     order, shuffled = list(contenders), random.Random(0)
     for _ in range(count):
         shuffled.shuffle(order)
         for e in order:
             us, _ = contenders[e].sample(MODE, launches[e])
-            times[e].append(us if us == us else math.inf)  # disturbed: a round that it loses
+            times[e].append(math.inf if math.isnan(us) else us)  # disturbed: a round that it loses
     return times

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from kernelwright.layouts import bitmask
-from kernelwright.layouts.bits import count_bits, raw
+from kernelwright.layouts.bits import count_bits, dtype_name, raw
 from kernelwright.sparse.compressed import Compressed, SparseError
 
 VERSION = 1
@@ -66,7 +66,7 @@ def from_canonical(entries: Mapping[str, Tensor], name: str = "the weight") -> C
 
 def digest(values: Tensor, mask: Tensor, shape: tuple[int, ...]) -> Tensor:
     """uint8 (32,) on the CPU."""
-    hashed = hashlib.sha256(f"{str(values.dtype).removeprefix('torch.')} {shape[0]} {shape[1]}\n".encode())
+    hashed = hashlib.sha256(f"{dtype_name(values.dtype)} {shape[0]} {shape[1]}\n".encode())
     for part in (mask, values):
         hashed.update(raw(part).contiguous().view(-1).cpu().numpy().data.cast("B"))
     return torch.frombuffer(bytearray(hashed.digest()), dtype=torch.uint8)

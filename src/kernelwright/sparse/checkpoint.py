@@ -8,16 +8,19 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor
 
+from kernelwright.layouts.bits import dtype_name, negative_zeros, raw
 from kernelwright.sparse.canonical import NAMES, VERSION, from_canonical, to_canonical
 from kernelwright.sparse.compressed import MIN_SPARSITY, Compressed, SparseError, compress
-from kernelwright.sparse.linear import SKIP
+from kernelwright.sparse.linear import SKIP, skipped
 
 METHOD = "kernelwright-sparse"
 """Our `quant_method` in a Hugging Face config."""
@@ -41,11 +44,24 @@ def _safetensors() -> Any:
 def save_file(weights: Mapping[str, Tensor | Compressed], path: Path | str) -> None:
     """Writes one safetensors file; a Compressed weight's name ends in "weight". The file appears whole or not at all. Raises SparseError,
     OSError."""
-    library, path = _safetensors(), Path(path)
+    _write(_entries(weights), Path(path))
+
+
+def _entries(weights: Mapping[str, Tensor | Compressed]) -> dict[str, Tensor]:
+    """The tensors of a file, by name."""
     tensors: dict[str, Tensor] = {}
     for name, weight in weights.items():
-        tensors.update(_entries(name, weight) if isinstance(weight, Compressed) else {name: weight.contiguous()})
-    partial = path.with_name(path.name + ".partial")
+        if not isinstance(weight, Compressed):
+            tensors[name] = weight.contiguous()
+        elif name.rpartition(".")[2] != "weight":
+            raise SparseError(f"a compressed tensor's name ends in 'weight', {name!r} does not; keep it dense or rename it")
+        else:
+            tensors |= {name.removesuffix("weight") + entry: tensor for entry, tensor in to_canonical(weight).items()}
+    return tensors
+
+
+def _write(tensors: Mapping[str, Tensor], path: Path) -> None:
+    library, partial = _safetensors(), path.with_name(path.name + ".partial")
     try:
         library.torch.save_file(tensors, partial, metadata={"format": "pt", _VERSION_KEY: str(VERSION)})
         os.replace(partial, path)
@@ -86,12 +102,6 @@ def read_file(path: Path | str) -> Iterator[tuple[str, Tensor | Compressed]]:
                 yield whole, from_canonical({last: file.get_tensor(key) for last, key in names.items()}, f"{whole} in {path}")
     except library.SafetensorError as error:
         raise SparseError(f"{path} is not a whole safetensors file ({error}); copy or write it again") from None
-
-
-def _entries(name: str, weight: Compressed) -> dict[str, Tensor]:
-    if name.rpartition(".")[2] != "weight":
-        raise SparseError(f"a compressed tensor's name ends in 'weight', {name!r} does not; keep it dense or rename it")
-    return {name.removesuffix("weight") + entry: tensor for entry, tensor in to_canonical(weight).items()}
 
 
 # ------------------------------------------------------------------------------------------------------------------ folders
@@ -138,13 +148,13 @@ def convert_checkpoint(
     if target.exists():
         raise SparseError(f"{target} exists already; name another target or remove it")
     config = _foreign(json.loads((source / "config.json").read_text())) if (source / "config.json").is_file() else None
-    partial = target.with_name(target.name + ".partial")
+    target.parent.mkdir(parents=True, exist_ok=True)
     reports: list[WeightReport] = []
     placed: dict[str, str] = {}
     size = 0
-    try:
-        if source.is_dir():
-            partial.mkdir(parents=True)
+    with tempfile.TemporaryDirectory(dir=target.parent, prefix=f".{target.name}-") as beside:
+        made = Path(beside) / target.name
+        made.mkdir()
         for file in files:
             out: dict[str, Tensor | Compressed] = {}
             for name, weight in read_file(file):
@@ -152,32 +162,26 @@ def convert_checkpoint(
                 if said:
                     reports.append(said)
                     told(said)
-            if source.is_file():
-                if any(r.compressed for r in reports):
-                    save_file(out, target)
-                continue
-            save_file(out, partial / file.name)
-            for name, weight in out.items():
-                entries = _entries(name, weight) if isinstance(weight, Compressed) else {name: weight}
-                placed.update(dict.fromkeys(entries, file.name))
-                size += sum(tensor.nbytes for tensor in entries.values())
+            tensors = _entries(out)
+            _write(tensors, made / file.name)
+            placed.update(dict.fromkeys(tensors, file.name))
+            size += sum(tensor.nbytes for tensor in tensors.values())
         if not any(r.compressed for r in reports):
             raise SparseError(f"no matrix of {source} has {min_sparsity:.0%} zeros; prune the model first (kernelwright.sparse.prune_)")
-        if source.is_dir():
-            for other in source.iterdir():
-                if other.is_file() and other.suffix != ".safetensors" and other.name not in (_INDEX, "config.json"):
-                    shutil.copy2(other, partial)
-            if (source / _INDEX).is_file():
-                index = {"metadata": {"total_size": size}, "weight_map": placed}
-                (partial / _INDEX).write_text(json.dumps(index, indent=2, sort_keys=True) + "\n")
-            if config is not None:
-                modules = sorted(r.name.removesuffix(".weight") for r in reports if r.compressed)
-                config["quantization_config"] = {"quant_method": METHOD, "format_version": VERSION, "modules": modules}
-                (partial / "config.json").write_text(json.dumps(config, indent=2) + "\n")
-            partial.rename(target)
-    finally:
-        if partial.is_dir():
-            shutil.rmtree(partial)
+        if source.is_file():
+            os.replace(made / source.name, target)
+            return reports
+        for other in source.iterdir():
+            if other.is_file() and other.suffix != ".safetensors" and other.name not in (_INDEX, "config.json"):
+                shutil.copy2(other, made)
+        if (source / _INDEX).is_file():
+            index = {"metadata": {"total_size": size}, "weight_map": placed}
+            (made / _INDEX).write_text(json.dumps(index, indent=2, sort_keys=True) + "\n")
+        if config is not None:
+            modules = sorted(r.name.removesuffix(".weight") for r in reports if r.compressed)
+            config["quantization_config"] = {"quant_method": METHOD, "format_version": VERSION, "modules": modules}
+            (made / "config.json").write_text(json.dumps(config, indent=2) + "\n")
+        made.rename(target)
     return reports
 
 
@@ -193,19 +197,13 @@ def files_of(path: Path) -> list[Path]:
 
 
 def report(name: str, weight: Tensor | Compressed, why: str = "") -> WeightReport:
-    dtype = str(weight.dtype).removeprefix("torch.")
-    total = weight.shape[0] * weight.shape[1]
+    dtype, total = dtype_name(weight.dtype), max(1, weight.shape[0] * weight.shape[1])
     if isinstance(weight, Compressed):
-        values = weight.parts["values"].view(weight.dtype)
-        return WeightReport(name, weight.shape, dtype, weight.sparsity, _negative(values) / total, weight.bytes_per_weight, True)
-    negative = _negative(weight) if weight.is_floating_point() else 0
-    zeros = int((weight == 0).sum()) - negative
+        negative = int(negative_zeros(weight.parts["values"]).sum())
+        return WeightReport(name, weight.shape, dtype, weight.sparsity, negative / total, weight.bytes_per_weight, True)
+    negative = int(negative_zeros(weight).sum()) if weight.is_floating_point() else 0
+    zeros = total - int(torch.count_nonzero(raw(weight)))
     return WeightReport(name, tuple(weight.shape), dtype, zeros / total, negative / total, float(weight.element_size()), False, why)
-
-
-def _negative(values: Tensor) -> int:
-    values = values.float() if values.element_size() == 1 else values
-    return int(((values == 0) & values.signbit()).sum())
 
 
 def _compress(name: str, weight: Tensor | Compressed, min_sparsity: float, skip: Sequence[str], negative_zero: str):
@@ -214,8 +212,7 @@ def _compress(name: str, weight: Tensor | Compressed, min_sparsity: float, skip:
         return weight, report(name, weight)
     if weight.ndim != 2 or name.rpartition(".")[2] != "weight" or not weight.is_floating_point():
         return weight, None
-    module = name.rpartition(".")[0]
-    if module in skip or module.rpartition(".")[2] in skip:
+    if skipped(name.rpartition(".")[0], skip):
         return weight, report(name, weight, "skipped by name")
     try:
         made = compress(weight, "bitmask", min_sparsity=min_sparsity, negative_zero=negative_zero)

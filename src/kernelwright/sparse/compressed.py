@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from kernelwright.layouts import bitmask, quad_bitmap, three_layer
-from kernelwright.layouts.bits import raw
+from kernelwright.layouts.bits import dtype_name, negative_zeros, raw
 
 LAYOUTS: dict[str, Any] = {module.NAME: module for module in (bitmask, quad_bitmap, three_layer)}
 """By name: modules with PARTS, FACTS, SIZES, pack(weight) -> (parts, facts) and unpack(parts, facts, out)."""
@@ -65,20 +65,27 @@ class Compressed:
         return Compressed(self.layout, self.shape, self.dtype, self.nonzeros, moved, self.facts)
 
     def as_layout(self, layout: str, **options: Any) -> Compressed:
-        """The same weight in another layout."""
-        return self if layout == self.layout and not options else _pack(self.to_dense(), layout, **options)
+        """The same weight in another layout; itself where it is in that one already."""
+        if layout == self.layout and options.items() <= self.options.items():
+            return self
+        return _pack(self.to_dense(), layout, **options)
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """What `compress` was asked for besides the layout."""
+        return {"order": quad_bitmap.ORDERS[self.facts["order"]]} if self.layout == quad_bitmap.NAME else {}
 
     def cast(self, dtype: torch.dtype) -> Compressed:
         """The weight rounded to another dtype; values that become zero are dropped."""
-        return _pack(self.to_dense().to(dtype), self.layout if dtype.itemsize in LAYOUTS[self.layout].SIZES else bitmask.NAME)
+        dense = self.to_dense().to(dtype)
+        return _pack(dense, self.layout, **self.options) if dtype.itemsize in LAYOUTS[self.layout].SIZES else _pack(dense, bitmask.NAME)
 
     def split(self, sizes: Sequence[int], dim: int = 0) -> list[Compressed]:
         """By rows (dim 0) or columns (dim 1) into pieces of these sizes, for tensor parallelism; any boundary. Raises SparseError."""
         if sum(sizes) != self.shape[dim] or min(sizes) < 1:
             what = ("rows", "columns")[dim]
             raise SparseError(f"sizes {list(sizes)} are not all positive or do not add up to the {self.shape[dim]} {what} of this weight")
-        options: dict[str, Any] = {"order": quad_bitmap.ORDERS[self.facts["order"]]} if self.layout == quad_bitmap.NAME else {}
-        return [_pack(piece.contiguous(), self.layout, **options) for piece in self.to_dense().split(list(sizes), dim)]
+        return [_pack(piece.contiguous(), self.layout, **self.options) for piece in self.to_dense().split(list(sizes), dim)]
 
     def verify(self, weight: Tensor) -> bool:
         """Whether decompressing gives exactly these bits."""
@@ -103,15 +110,15 @@ def compress(
         raise SparseError(f"a weight of {weight.shape[0]} rows and {weight.shape[1]} columns holds nothing to compress; keep it dense")
     if weight.dtype not in _WORTH or weight.element_size() not in LAYOUTS[layout].SIZES:
         takes = "float16 and bfloat16" if LAYOUTS[layout].SIZES == (2,) else "floating-point weights up to 32 bits"
-        raise SparseError(f"the layout {layout} holds {takes}, this weight is {_name(weight.dtype)}; convert it first")
+        raise SparseError(f"the layout {layout} holds {takes}, this weight is {dtype_name(weight.dtype)}; convert it first")
     if negative_zero not in ("keep", "drop"):
         raise SparseError(f"negative_zero={negative_zero!r} is neither 'keep' nor 'drop'")
     dense = weight.detach().contiguous()
     if negative_zero == "drop":
-        dense = torch.where(dense == 0, 0, dense) if dense.element_size() > 1 else _drop_8_bit(dense)
+        dense = torch.where(negative_zeros(dense), 0, raw(dense)).view(dense.dtype)
     nonzeros = int(torch.count_nonzero(raw(dense)))
     if (sparsity := 1 - nonzeros / dense.numel()) < min_sparsity:
-        negative = int((raw(dense) == torch.iinfo(raw(dense).dtype).min).sum()) / dense.numel() if dense.element_size() > 1 else 0.0
+        negative = int(negative_zeros(dense).sum()) / dense.numel()
         if sparsity + negative >= min_sparsity:
             raise SparseError(
                 f"only {sparsity:.0%} of this weight is zero, but another {negative:.0%} is -0.0, as multiplying with a mask leaves it; "
@@ -128,12 +135,3 @@ def _pack(dense: Tensor, layout: str, nonzeros: int | None = None, **options: An
     parts, facts = LAYOUTS[layout].pack(dense, **options)
     nonzeros = int(torch.count_nonzero(raw(dense))) if nonzeros is None else nonzeros
     return Compressed(layout, (dense.shape[0], dense.shape[1]), dense.dtype, nonzeros, parts, facts)
-
-
-def _drop_8_bit(dense: Tensor) -> Tensor:
-    bits = raw(dense)
-    return torch.where(bits == 128, 0, bits).view(dense.dtype)
-
-
-def _name(dtype: torch.dtype) -> str:
-    return str(dtype).removeprefix("torch.")

@@ -45,14 +45,14 @@ def save_pretrained(model: Any, path: Path | str, **options: Any) -> None:
     config_class, quantizer_class = register()
     if not (modules := _sparse_modules(model)):
         raise SparseError("this model has no SparseLinear; run kernelwright.sparse.convert(model) first, or its own save_pretrained")
-    had = {name: getattr(model, name) for name in ("hf_quantizer",) if hasattr(model, name)}
+    before = getattr(model, "hf_quantizer", None)
     model.config.quantization_config = config_class(modules)
     model.hf_quantizer = quantizer_class(model.config.quantization_config)
     try:
         model.save_pretrained(path, **options)
     finally:
-        if had:
-            model.hf_quantizer = had["hf_quantizer"]
+        if before is not None:
+            model.hf_quantizer = before
         else:  # as it was: the model may be reverted and saved dense
             del model.hf_quantizer, model.config.quantization_config
 

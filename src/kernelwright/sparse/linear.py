@@ -79,7 +79,7 @@ class SparseLinear(nn.Module):
             if entries:
                 self._load(from_canonical(entries, prefix + "weight"))
             elif dense is not None:
-                self._load(compress(dense, self.layout, min_sparsity=0))
+                self._load(compress(dense, self.layout, min_sparsity=0, **self.compressed.options))
             elif strict:
                 missing_keys.append(prefix + "compressed")
         except SparseError as error:
@@ -92,8 +92,8 @@ class SparseLinear(nn.Module):
             raise SparseError(
                 f"a {weight.dtype} weight of {weight.shape} does not fit a layer of {self.dtype}, {(self.out_features, self.in_features)}"
             )
-        options = {"order": quad_bitmap.ORDERS[self._facts["order"]]} if self.layout == quad_bitmap.NAME else {}
-        self._set(weight.to(self.compressed.device).as_layout(self.layout, **options))
+        mine = self.compressed
+        self._set(weight.to(mine.device).as_layout(mine.layout, **mine.options))
 
     def extra_repr(self) -> str:
         weight = self.compressed
@@ -101,6 +101,20 @@ class SparseLinear(nn.Module):
             f"in_features={self.in_features}, out_features={self.out_features}, bias={self.bias is not None}, layout={self.layout}, "
             f"sparsity={weight.sparsity:.1%}, bytes_per_weight={weight.bytes_per_weight:.3f}"
         )
+
+
+def skipped(layer: str, skip: Sequence[str]) -> bool:
+    """Whether `skip` has the layer's whole name or its last part."""
+    return layer in skip or layer.rpartition(".")[2] in skip
+
+
+def owners_of(model: nn.Module) -> dict[int, list[str]]:
+    """By a parameter's id, which does not keep it alive: the modules that have it as their own."""
+    owners: dict[int, list[str]] = {}
+    for name, module in model.named_modules():
+        for parameter in module.parameters(recurse=False):
+            owners.setdefault(id(parameter), []).append(name)
+    return owners
 
 
 @dataclass(frozen=True)
@@ -120,10 +134,7 @@ def convert(model: nn.Module, layout: str = quad_bitmap.NAME, *, skip: Sequence[
     part), those that share their weight with another module and those below `min_sparsity` stay dense. Options as for `compress`.
 
     `revert` undoes it. Raises SparseError where no layer can be converted."""
-    owners: dict[int, list[str]] = {}
-    for name, module in model.named_modules():
-        for parameter in module.parameters(recurse=False):
-            owners.setdefault(id(parameter), []).append(name)
+    owners = owners_of(model)
     places: dict[nn.Linear, list[tuple[nn.Module, str, str]]] = {}
     for parent_name, parent in model.named_modules():
         for child_name, child in parent._modules.items():  # not named_children, which leaves out second names
@@ -133,7 +144,7 @@ def convert(model: nn.Module, layout: str = quad_bitmap.NAME, *, skip: Sequence[
     while places:
         dense, where = places.popitem()
         name = where[0][2]
-        if name in skip or name.rpartition(".")[2] in skip:
+        if skipped(name, skip):
             left[name] = "skipped by name"
         elif others := [other for other in owners[id(dense.weight)] if other not in {w[2] for w in where}]:
             left[name] = f"shares its weight with {others[0]}"

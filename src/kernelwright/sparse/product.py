@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from kernelwright.layouts import quad_bitmap
+from kernelwright.layouts.bits import dtype_name
 from kernelwright.sparse.compressed import LAYOUTS, Compressed, SparseError
 
 
@@ -92,8 +93,8 @@ def _check(x: Tensor, columns: int, dtype: torch.dtype) -> None:
     if x.shape[-1:] != (columns,):
         raise SparseError(f"the weight has {columns} columns, x of shape {tuple(x.shape)} does not end in that")
     if x.dtype != dtype:
-        want, have = (str(d).removeprefix("torch.") for d in (dtype, x.dtype))
-        raise SparseError(f"the weight is {want} and x is {have}; cast x, or change the dense model's dtype before converting it")
+        kinds = f"the weight is {dtype_name(dtype)} and x is {dtype_name(x.dtype)}"
+        raise SparseError(f"{kinds}; cast x, or change the dense model's dtype before converting it")
 
 
 def _weight(parts: Sequence[Tensor], facts: Sequence[int], layout: str, dtype: torch.dtype) -> Compressed:

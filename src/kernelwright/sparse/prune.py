@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from kernelwright.sparse import sparsegpt
 from kernelwright.sparse.calibration import Moments, calibrate
-from kernelwright.sparse.linear import SKIP
+from kernelwright.sparse.linear import SKIP, owners_of, skipped
 from kernelwright.sparse.scores import lowest, wanda
 
 METHODS = {"magnitude": "layer", "wanda": "row", "sparsegpt": "layer"}
@@ -102,12 +102,9 @@ def output_error(weight: Tensor, pruned: Tensor, products: Tensor) -> float:
 
 
 def _layers(model: nn.Module, skip: Sequence[str]) -> dict[str, nn.Linear]:
-    uses: dict[Tensor, int] = {}
-    for module in model.modules():
-        for parameter in module.parameters(recurse=False):
-            uses[parameter] = uses.get(parameter, 0) + 1
+    owners = owners_of(model)
     return {
         name: layer
         for name, layer in model.named_modules()
-        if isinstance(layer, nn.Linear) and name not in skip and name.rpartition(".")[2] not in skip and uses[layer.weight] == 1
+        if isinstance(layer, nn.Linear) and not skipped(name, skip) and len(owners[id(layer.weight)]) == 1
     }

@@ -1,10 +1,12 @@
-"""The contender's side of the CPU target: loads the code, runs and clocks it when the judge asks."""
+"""The contender's side of the CPU target: loads the code, runs and clocks it when the judge asks.
+
+Nothing here protects anything: this side runs in the candidate's process. What it says is held against the judge's own clocks.
+"""
 
 from __future__ import annotations
 
 import ctypes
 import json
-import random
 import resource
 import statistics
 import time
@@ -21,13 +23,62 @@ from kernelwright.targets.target import Bound, CandidateFault, Run
 _CTYPES = {"i32": ctypes.c_int32, "i64": ctypes.c_int64, "f32": ctypes.c_float}
 _GUARD = 4096
 _POISON = 0xFF
-_SERVER_PAUSE = 0.010
-"""Mean pause before a call in mode host-server: 100 queries a second, CUDA-L2's default."""
-_MEMORY_LIMIT = 8 << 30
-"""Address space a candidate may add to what the judge had mapped."""
+JUDGE_SECONDS = 200e-6
+"""Enough for the judge to begin to wait."""
 
 
-class Program:
+_WATCHED = {
+    time: ("perf_counter", "perf_counter_ns", "monotonic", "monotonic_ns", "time", "time_ns", "process_time", "clock_gettime"),
+    statistics: ("median", "mean", "fmean"),
+    json: ("dumps", "loads"),
+    resource: ("getrusage",),
+    torch.Tensor: ("copy_", "clone", "contiguous"),
+}
+"""What no honest code replaces. A candidate that knows of this can undo it in time; it is told by its clocks then."""
+
+
+class Work:
+    """What a child does when it is asked; this one does nothing, and shows what asking costs."""
+
+    def load(self) -> None:
+        """Loads the contender's code. Raises CandidateFault."""
+
+    def seal(self) -> Sequence[str]:
+        """Confines the process further, once it is set up: layers reached."""
+        return ()
+
+    def state(self, index: int) -> None:
+        """Makes ready for set `index`, outside the clock, before the set's inputs are there."""
+
+    def launch(self, index: int) -> Any:
+        """Runs once on set `index`: this is what is clocked."""
+
+    def store(self, index: int, result: Any) -> None:
+        """Copies what a trusted `launch` returned into the set's outputs."""
+
+    def describe(self, result: Any) -> list[dict[str, Any]] | None:
+        """Where in this process the outputs lie, if a launch returns them instead of writing them into the set."""
+        return None
+
+
+class Trusted(Work):
+    """A rival."""
+
+    def __init__(self, runs: Sequence[Run], setup: Callable[[], None] | None):
+        self._runs, self._setup = runs, setup
+
+    def load(self) -> None:
+        if self._setup is not None:
+            self._setup()
+
+    def launch(self, index: int) -> Any:
+        return self._runs[index].call()
+
+    def store(self, index: int, result: Any) -> None:
+        self._runs[index].store(result)
+
+
+class Program(Work):
     """A C++ candidate's functions with their arguments for each set of buffers. Made in the judge, before the fork."""
 
     def __init__(
@@ -43,6 +94,7 @@ class Program:
         if size > 4 << 30:
             raise CandidateFault(Outcome.LAUNCH_ERROR, f"the plan asks for {size} bytes of workspace; at most 4 GiB are given")
         self._size = max(size, 0)
+        self._calls: list[Callable[[], None]] = []
         self._workspace = allocate(self._size + 2 * _GUARD)
         self._workspace.fill_(_POISON)
         if plan.workspace_zeroed:
@@ -55,8 +107,8 @@ class Program:
             return None
         return "memory outside the workspace was written"
 
-    def calls(self, library: ctypes.CDLL) -> list[Callable[[], None]]:
-        """One closure for each set."""
+    def load(self) -> None:
+        library = _open(self.artifact)
         functions = []
         for launch in self.plan.launches:
             try:
@@ -67,7 +119,10 @@ class Program:
                 ) from None
             function.restype = None
             functions.append(function)
-        return [self._call(functions, one) for one in self.sets]
+        self._calls = [self._call(functions, one) for one in self.sets]
+
+    def launch(self, index: int) -> None:
+        self._calls[index]()
 
     def _call(self, functions: list[Any], one: Bound) -> Callable[[], None]:
         prepared = []
@@ -103,47 +158,56 @@ class Program:
         return call
 
 
-def serve(
-    pipe: Connection,
-    program: Program | None,
-    runs: Sequence[Run],
-    setup: Callable[[], None] | None,
-    flush: Callable[[], None],
-    *,
-    limited: bool,
-) -> None:
-    """Answers the judge's requests until the pipe closes."""
-    calls: list[Callable[[], Any]] = []
-    stores: list[Callable[[Any], None]] = []
+def serve(pipe: Connection, work: Work, enter: Callable[[], Sequence[str]]) -> None:
+    """Answers the judge's requests until the pipe closes. `enter` confines the process; it is called before the candidate's code is loaded.
+
+    What is used here is bound before that code runs: a Python candidate that patches `time` or `json` patches its own copies. It can still
+    reach these frames; `cpu_device` trusts nothing of what is answered but what its own clocks bear out.
+    """
+    receive, send, decode, encode = pipe.recv_bytes, pipe.send_bytes, json.loads, json.dumps
+    clock, pause, usage, thread = time.perf_counter_ns, time.sleep, resource.getrusage, resource.RUSAGE_THREAD
+    launch, describe, store = work.launch, work.describe, work.store
+    handles = [(module, name, getattr(module, name)) for module, names in _WATCHED.items() for name in names]
     while True:
         try:
-            request = json.loads(pipe.recv_bytes())
+            request = decode(receive())
         except EOFError:
             return
+        answer: dict[str, Any] = {"id": request["id"]}
         try:
-            if request["do"] == "load":
-                if limited:
-                    _limit()
-                if setup is not None:
-                    setup()
-                if program is not None:
-                    calls = program.calls(_open(program.artifact))
-                    stores = [lambda _: None] * len(calls)
-                else:
-                    calls, stores = [r.call for r in runs], [r.store for r in runs]
-                answer: dict[str, Any] = {}
-            elif request["do"] == "run":
-                stores[request["set"]](calls[request["set"]]())
-                answer = {}
-            else:
-                answer = _sample(request["mode"], request["launches"], calls, flush)
+            match request["do"]:
+                case "launch":
+                    claims, switched, result = [], [], None
+                    # waking took the core from the judge, who is on its way to wait for the answer: it would take the core back after the
+                    # scheduler's 3 ms (without this pause, four of five launches of 6 ms were cut in two)
+                    pause(JUDGE_SECONDS)
+                    for index in request["sets"]:
+                        before = usage(thread).ru_nivcsw
+                        t0 = clock()
+                        result = launch(index)
+                        t1 = clock()
+                        claims.append(t1 - t0)
+                        switched.append(usage(thread).ru_nivcsw != before)
+                    for module, name, handle in handles:
+                        if getattr(module, name) is not handle:
+                            raise CandidateFault(Outcome.CHEAT, f"it replaced {module.__name__}.{name}")
+                    answer |= {"ns": claims, "switched": switched, "results": describe(result)}
+                case "seal":
+                    answer["layers"] = list(work.seal())
+                case "state":
+                    work.state(request["set"])
+                case "store":
+                    store(request["set"], launch(request["set"]))
+                case "load":
+                    answer["layers"] = list(enter())
+                    work.load()
         except CandidateFault as fault:
-            answer = {"fault": fault.outcome, "evidence": fault.evidence}
+            answer = {"id": request["id"], "fault": fault.outcome, "evidence": fault.evidence}
         except MemoryError:
-            answer = {"fault": Outcome.OUT_OF_MEMORY, "evidence": "the process ran out of memory"}
+            answer = {"id": request["id"], "fault": Outcome.OUT_OF_MEMORY, "evidence": "the process ran out of memory"}
         except Exception as error:  # a Python candidate or rival may raise anything; it is a value for the judge
-            answer = {"fault": Outcome.CRASH, "evidence": f"{type(error).__name__}: {error}"[:2000]}
-        pipe.send_bytes(json.dumps(answer).encode())
+            answer = {"id": request["id"], "fault": Outcome.CRASH, "evidence": f"{type(error).__name__}: {error}"[:2000]}
+        send(encode(answer).encode())
 
 
 def _open(artifact: str) -> ctypes.CDLL:
@@ -151,43 +215,3 @@ def _open(artifact: str) -> ctypes.CDLL:
         return ctypes.CDLL(artifact)
     except OSError as error:
         raise CandidateFault(Outcome.LAUNCH_ERROR, f"the library cannot be loaded: {error}") from None
-
-
-def _limit() -> None:
-    with open("/proc/self/statm") as statm:
-        mapped = int(statm.read().split()[0]) * resource.getpagesize()
-    resource.setrlimit(resource.RLIMIT_AS, (mapped + _MEMORY_LIMIT, mapped + _MEMORY_LIMIT))
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-
-
-def _sample(mode: str, launches: int, calls: Sequence[Callable[[], Any]], flush: Callable[[], None]) -> dict[str, Any]:
-    """Clocks `launches` calls; a call during which the system took the core away is dropped."""
-    clean: list[int] = []
-    total = between = 0
-    clock, usage, thread = time.perf_counter_ns, resource.getrusage, resource.RUSAGE_THREAD
-    begun = clock()
-    if mode == "device-cold":
-        flush()
-    else:
-        calls[0]()  # brings code and data back into the caches, and memory into the heap, that the other contenders have used meanwhile
-    between += clock() - begun
-    for i in range(launches):
-        call = calls[i % len(calls)] if mode == "device-cold" else calls[0]
-        if mode == "host-server":
-            pause = random.expovariate(1 / _SERVER_PAUSE)
-            t = clock()
-            time.sleep(pause)
-            between += clock() - t
-        switches = usage(thread).ru_nivcsw
-        t0 = clock()
-        call()
-        t1 = clock()
-        total += t1 - t0
-        if usage(thread).ru_nivcsw == switches:
-            clean.append(t1 - t0)
-    return {
-        "median": statistics.median(clean) / 1e3 if clean else None,
-        "dropped": launches - len(clean),
-        "sum": total / 1e3,
-        "between": between / 1e3,
-    }

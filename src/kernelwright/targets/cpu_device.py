@@ -1,53 +1,96 @@
 """The opened CPU: buffers in shared memory, each contender in a forked process of its own.
 
 The judge process forks a child for each contender before it draws any input, so the child never holds a reference result; inputs and
-outputs lie in memory that both share. The child clocks each launch; the judge holds the sum against its own clock. Samples in which the
-kernel was switched out by the system are dropped. What this does NOT protect against: a native candidate may do anything that a process
-of this user may do (see docs/verification.md); it is isolated from the results, not from the machine.
+outputs lie in memory that both share. A candidate's process is confined (`sandbox`), and stopped (SIGSTOP) except while the judge waits for
+its answer: it does nothing while inputs are drawn, while caches are made cold or warm, while a rival computes the same results, and while
+its outputs are read. Each launch of a sample has a set of buffers of its own, with inputs that the process has never run on. So every
+microsecond of processor time that it uses, by any of its threads, belongs to launches that it claims, and the judge holds its claims
+against that. Calls during which the system took the core away are dropped.
+
+What this does NOT protect against: claims below the truth by less than the factor `HELD` (a forged spread among launches: `SKEW`) and by
+less than `SLACK_US` divided among a sample's launches and `SLACK_LAUNCH_US`; where several threads are allowed, work handed from one
+short-lived thread to the next; work of a thread in the microseconds between the answer and the stop. What it may do to the machine:
+`sandbox`.
 """
 
 from __future__ import annotations
 
+import functools
 import gc
-import json
 import math
 import mmap
 import os
 import platform
-import signal
+import random
 import socket
+import statistics
 import sys
+import tempfile
 import time
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
 from multiprocessing.connection import Connection, Pipe
+from pathlib import Path
 from typing import Any
 
 import torch
 
 import kernelwright
 from kernelwright.plan import PlanError, unmet
-from kernelwright.records import Build, Candidate, Environment, Outcome, Workload
-from kernelwright.settings import settings
-from kernelwright.targets import cpu
-from kernelwright.targets.cpu_child import Program, serve
-from kernelwright.targets.processes import die_with_parent, kill_group
-from kernelwright.targets.target import Bound, CandidateFault, Contender, Device, Peaks, Run
+from kernelwright.records import COLD_MODES, Build, Candidate, Environment, Outcome, Workload
+from kernelwright.settings import answer_environment, replace_environment, settings
+from kernelwright.targets import cpu, sandbox
+from kernelwright.targets.contender_process import ContenderProcess, reap
+from kernelwright.targets.cpu_child import Program, Trusted, Work, serve
+from kernelwright.targets.processes import die_with_parent
+from kernelwright.targets.python_module import Answer
+from kernelwright.targets.target import Bound, CandidateFault, Contender, Device, Fresh, Peaks, Run, TargetUnavailable
 
 RUN_SECONDS = 10.0
 SETUP_SECONDS = 300.0
 """A rival's set-up may compile for minutes (torch.compile with autotuning)."""
+SERVER_PAUSE = 0.010
+"""Mean pause before a call in mode host-server: 100 queries a second, CUDA-L2's default."""
+HELD = 1.3
+"""The judge's clock may see this many times what was claimed on the average of a request's launches ..."""
+SKEW = 2.5
+"""... and this many times their median: the first of 16 small launches finds its code and address translations gone."""
+SLACK_US, SLACK_LAUNCH_US = 40.0, 3.0
+"""Processor time of a request and of each of its launches that may come on top, besides half of what an empty one takes: caches and
+translations are gone. Seen: 51 us of honest work in a request of 16 launches, on a busy machine."""
+ANSWER_US = 40.0
+"""Processor time of saying where outputs are, which an empty request does not do."""
+LARGEST_VIEW = 64 << 20
+"""Bytes that a Python candidate's output may span beyond four times its own size."""
+
+
+@dataclass(frozen=True)
+class _Seen:
+    """A launch request: what the process claimed of each launch, and what the judge's clock says of all; microseconds."""
+
+    claims: list[float]
+    switched: list[bool]
+    cpu: float
+    """The least wall-clock time that the processor time used can have taken."""
 
 
 class CpuDevice(Device):
     torch_device = "cpu"
 
     def __init__(self) -> None:
+        try:
+            self._isolation = sandbox.isolation(sandbox.probe())
+        except sandbox.SandboxError as error:
+            raise TargetUnavailable(str(error)) from None
         # The judge itself stays single-threaded: a process that has started an OpenMP pool cannot fork children that use OpenMP.
         torch.set_num_threads(1)
         self.threads = settings().threads
         cores = cpu.usable_cores()
         self.cores = cores[-self.threads :] if len(cores) > self.threads else cores
+        # On the contenders' cores, which wait while the judge works and the other way round: caches that it fills are theirs.
+        os.sched_setaffinity(0, self.cores)
+        self._empty: dict[tuple[str, int], _Seen] = {}
         self._maps: list[mmap.mmap] = []
         # Private memory, written once: its page tables go to each child with the fork. Shared memory would be mapped anew in each child,
         # page by page, in its first cold sample (seconds for 600 MB on a virtual machine); untouched pages would all be the zero page.
@@ -66,7 +109,7 @@ class CpuDevice(Device):
                 "cores": len(cpu.usable_cores()),
                 "L2 bytes": cpu.cache_bytes(2),
                 "L3 bytes": cpu.cache_bytes(3),
-                "isolation": "own process, resource limits",
+                "isolation": self._isolation,
                 "capability": torch.backends.cpu.get_cpu_capability(),
             },
             versions={
@@ -100,11 +143,7 @@ class CpuDevice(Device):
 
     def load(self, candidate: Candidate, build: Build | None, w: Workload, sets: Sequence[Bound]) -> CpuContender:
         if candidate.kind == "python":
-            from kernelwright.targets.python_module import module_runs
-
-            # the source runs only in the child: `setup` is called there, after the fork
-            runs, setup = module_runs(candidate.source, w, sets)
-            return CpuContender(self, len(sets), runs=runs, setup=setup, trusted=False)
+            return CpuContender(self, sets, Answer(candidate.source, w, sets), trusted=False)
         if candidate.kind != "cpu" or candidate.plan is None or build is None:
             raise CandidateFault(Outcome.LAUNCH_ERROR, f"the cpu target runs C++ candidates, not {candidate.kind!r}")
         try:
@@ -114,10 +153,45 @@ class CpuDevice(Device):
             program = Program(candidate.plan, build.artifact, sets, self.allocate, charge_outputs(w))
         except PlanError as error:
             raise CandidateFault(Outcome.LAUNCH_ERROR, str(error)) from None
-        return CpuContender(self, len(sets), program=program, trusted=False)
+        return CpuContender(self, sets, program, trusted=False)
 
-    def load_trusted(self, runs: Sequence[Run], setup: Callable[[], None] | None = None) -> CpuContender:
-        return CpuContender(self, len(runs), runs=runs, setup=setup, trusted=True)
+    def load_trusted(self, runs: Sequence[Run], setup: Callable[[], None] | None = None, sets: Sequence[Bound] = ()) -> CpuContender:
+        return CpuContender(self, sets, Trusted(runs, setup), trusted=True)
+
+    def sets(self, set_bytes: int, modes: Collection[str]) -> int:
+        """Each launch of a sample has its own, and one is for warming up: as many as half the L2 holds, where they are small."""
+        if not modes:
+            return 1
+        return max(5, min(17, cpu.cache_bytes(2) // 2 // max(1, set_bytes)))
+
+    def prepare(self, mode: str, sets: Sequence[Bound]) -> None:
+        """Before a sample or, in host-server, a launch: caches emptied, or filled with the buffers of the sets. No contender runs."""
+        if mode == "host-server":
+            time.sleep(random.expovariate(1 / SERVER_PAUSE))
+        elif mode in COLD_MODES:
+            self.flush_caches()
+        else:
+            for one in sets:
+                for tensor in one.tensors.values():
+                    tensor.sum()
+
+    def empty(self, mode: str, launches: int) -> _Seen:
+        """What the judge's clocks show of a request for so many launches of nothing, in a timing mode: measured once, with a confined
+        process. Caches are emptied of its code before, as the judge's own work between samples does."""
+        if (mode, launches) not in self._empty:
+            self._empty[mode, launches] = self.empty_now(mode, launches)
+        return self._empty[mode, launches]
+
+    def empty_now(self, mode: str, launches: int) -> _Seen:
+        """The same, as the machine is now."""
+        nobody = CpuContender(self, [], Work(), trusted=False)
+        seen = []
+        for _ in range(7):
+            self.prepare(mode, [])
+            self._flush[: 4 * cpu.cache_bytes(2)].view(torch.int64).sum()
+            seen.append(nobody._launch(list(range(launches)), RUN_SECONDS))
+        nobody.close()
+        return _Seen([], [], statistics.median(one.cpu for one in seen))
 
     def synchronize(self) -> None:
         """Nothing runs behind the caller's back on this target."""
@@ -127,6 +201,10 @@ class CpuDevice(Device):
 
     def flush_caches(self) -> None:
         self._flush.view(torch.int64).sum()
+        for core in self.cores[:-1]:  # its own L2, too
+            os.sched_setaffinity(0, [core])
+            self._flush[: 4 * cpu.cache_bytes(2)].view(torch.int64).sum()
+        os.sched_setaffinity(0, self.cores)
 
     def close(self) -> None:
         self._flush = torch.empty(0)
@@ -145,138 +223,214 @@ def charge_outputs(w: Workload) -> tuple[tuple[int, ...], ...]:
 class CpuContender(Contender):
     """Parent's side of one child process."""
 
-    def __init__(
-        self,
-        device: CpuDevice,
-        sets: int,
-        *,
-        program: Program | None = None,
-        runs: Sequence[Run] = (),
-        setup: Callable[[], None] | None = None,
-        trusted: bool,
-    ):
-        self.cold_launches, self.in_place = sets, program is not None
-        self._program, self._trusted, self._threads = program, trusted, device.threads
-        _reap()
+    spread = True
+
+    def __init__(self, device: CpuDevice, sets: Sequence[Bound], work: Work, *, trusted: bool):
+        self.cold_launches, self.in_place = max(1, len(sets) - 1), not trusted  # one is for warming up
+        self._device, self._sets, self._work, self._trusted = device, sets, work, trusted
+        self._bytes = sum(t.numel() * t.element_size() for one in sets for t in one.tensors.values())
+        self._seen: dict[str, list[_Seen]] = {}
+        self._private = None if trusted else tempfile.TemporaryDirectory(prefix="kernelwright-", ignore_cleanup_errors=True)
+        reap()
         ours, theirs = Pipe()
-        read_err, write_err = os.pipe()
+        stderr = os.memfd_create("stderr")
+        enter = functools.partial(_enter, self._private and Path(self._private.name), _readable(work), device.threads)
         gc.disable()
         sys.stdout.flush()
         sys.stderr.flush()
-        self._pid = os.fork()
-        if self._pid == 0:
-            _child(device, theirs, ours, read_err, write_err, program, runs, setup, trusted)
+        pid = os.fork()
+        if pid == 0:
+            _child(device, theirs, stderr, work, enter)
         gc.enable()
         theirs.close()
-        os.close(write_err)
-        self._pipe, self._stderr = ours, read_err
-        self._ask({"do": "load"}, SETUP_SECONDS if trusted or program is None else RUN_SECONDS)
+        self._process = ContenderProcess(pid, ours, stderr, stops=not trusted, threads=device.threads)
+        slow = trusted or not isinstance(work, Program)
+        try:
+            layers = self._process.ask({"do": "load"}, SETUP_SECONDS if slow else RUN_SECONDS)[0].get("layers")
+        except CandidateFault:
+            self.close()
+            raise
+        if not trusted and layers != list(sandbox.probe()):
+            self.close()
+            raise RuntimeError(f"a candidate's process reached the isolation {layers}, this machine offers {sandbox.probe()}")
+
+    # ------------------------------------------------------------------------------------------------------------ running
 
     def run(self, index: int = 0) -> None:
-        self._ask({"do": "run", "set": index}, SETUP_SECONDS if self._trusted else RUN_SECONDS)
+        if self._trusted:
+            self._process.ask({"do": "store", "set": index}, SETUP_SECONDS)
+        else:
+            self._make_ready(index)
+            self._launch([index], RUN_SECONDS)
 
-    def sample(self, mode: str, launches: int) -> tuple[float, int]:
-        clock = (~self._pid << 3) | 2  # Linux's clock id of another process's CPU time: not moved by other load, as the wall clock is
-        started = time.clock_gettime(clock)
+    def sample(self, mode: str, launches: int, fresh: Fresh | None = None) -> tuple[float, int]:
+        return self._sample(mode, launches, held=True)
+
+    def estimate(self, mode: str) -> float:
+        return self._sample(mode, 1, held=False)[0]
+
+    def _sample(self, mode: str, launches: int, *, held: bool) -> tuple[float, int]:
+        """Each launch has a set of its own: inputs that the process has not run on, poisoned outputs. Where the sets are small, a warm
+        sample is one request that begins with a launch that does not count, on a set of its own: it brings back code and address
+        translations. Large ones are asked for one by one, so that each is the last that was brought into the caches."""
+        sets, warm = list(range(launches)), mode not in (*COLD_MODES, "host-server")
+        large = warm and self._bytes > cpu.cache_bytes(2) // 2
+        alone = large or mode == "host-server" or isinstance(self._work, Answer)
+        lead = [len(self._sets) - 1] if warm and not alone and len(self._sets) > 1 else []
         seconds = SETUP_SECONDS if self._trusted else RUN_SECONDS * max(1, launches)
-        answer = self._ask({"do": "sample", "mode": mode, "launches": launches}, seconds)
-        used = (time.clock_gettime(clock) - started) * 1e6 / self._threads
-        # What the child clocked must account for the processor time that the judge sees it use.
-        if not self._trusted and used - answer["between"] > 1.5 * answer["sum"] + 5000:
-            raise CandidateFault(
-                Outcome.CHEAT,
-                f"the candidate's process used {used:.0f} us of processor time while it clocked {answer['sum']:.0f} us ({mode})",
-            )
-        return (answer["median"] if answer["median"] is not None else math.nan), answer["dropped"]
+        seen = []
+        for group in [[i] for i in sets] if alone else [lead + sets]:
+            self._make_ready(group[0], warm=warm)
+            self._device.prepare(mode, [self._sets[i] for i in group])
+            seen.append(self._launch(group, seconds))
+        if not self._trusted:
+            for one in seen:
+                self._hold_at_once(one, mode)
+            if held:
+                self._seen.setdefault(mode, []).extend(seen)
+                self._hold(mode)
+        timed = [list(zip(self._times(one, mode), one.switched, strict=True))[len(lead) :] for one in seen]
+        clean = [us for one in timed for us, switched in one if not switched]
+        return (statistics.median(clean) if clean else math.nan), launches - len(clean)
+
+    def _times(self, one: _Seen, mode: str) -> list[float]:
+        """Microseconds of each launch. A Python candidate's clock is in its own reach: where a request is one launch, the processor time
+        that the judge saw is what counts, if it is more than was claimed."""
+        if not isinstance(self._work, Answer):
+            return one.claims
+        return [max(one.claims[0], one.cpu - self._device.empty(mode, 1).cpu - ANSWER_US)]
+
+    def _make_ready(self, index: int, *, warm: bool = False) -> None:
+        """A Python candidate's state for the set, and a launch that does not count, if `warm`. The inputs of `forward` are taken away
+        meanwhile: what runs now runs outside the clock."""
+        if not (isinstance(self._work, Answer) and (self._work.stateful or warm)):
+            return
+        hidden = [self._sets[index].tensors[name] for name in self._work.hidden]
+        kept = [t.clone() for t in hidden]
+        for t in hidden:
+            t.zero_()
+        if self._work.stateful:
+            self._process.ask({"do": "state", "set": index}, RUN_SECONDS)
+        if warm:
+            self._process.ask({"do": "launch", "sets": [index]}, RUN_SECONDS)
+        for t, value in zip(hidden, kept, strict=True):
+            t.copy_(value)
+
+    def _launch(self, sets: list[int], seconds: float) -> _Seen:
+        answer, cpu = self._process.ask({"do": "launch", "sets": sets}, seconds)
+        try:
+            claims = [float(ns) / 1e3 for ns in answer["ns"]]
+            switched = [bool(s) for s in answer["switched"]]
+            if len(claims) != len(sets) or len(switched) != len(sets) or not all(0 <= us < 1e12 for us in claims):
+                raise ValueError
+        except (KeyError, TypeError, ValueError):
+            raise CandidateFault(Outcome.CHEAT, "the process answered a launch with something else than its times") from None
+        if isinstance(self._work, Answer):
+            self._fetch(sets[-1], answer.get("results"))
+        return _Seen(claims, switched, cpu)
+
+    def _fetch(self, index: int, results: Any) -> None:
+        """Copies a Python candidate's outputs out of its memory, now that it is stopped, into the set."""
+        assert isinstance(self._work, Answer)
+        try:
+            with open(f"/proc/{self._process.pid}/mem", "rb", buffering=0) as memory:
+                for name, where in zip(self._work.outputs, results, strict=True):
+                    _copy_out(memory.fileno(), where, self._sets[index].tensors[name], name)
+        except (TypeError, ValueError, KeyError, AttributeError):
+            raise CandidateFault(Outcome.CHEAT, "the process did not say where its outputs are") from None
+        except OSError as error:
+            raise CandidateFault(Outcome.WRONG_RESULT, f"the memory of its outputs cannot be read: {error.strerror}") from None
+
+    # ---------------------------------------------------------------------------------------------------------- the clocks
+
+    def _hold_at_once(self, one: _Seen, mode: str) -> None:
+        used = one.cpu - self._device.empty(mode, len(one.claims)).cpu
+        if used > 1.5 * sum(one.claims) + 5000:
+            raise self._cheat(mode, f"used {used:.0f} us of processor time while it claimed {sum(one.claims):.0f} us")
+
+    def _hold(self, mode: str) -> None:
+        """Holds what was claimed against the processor time that the judge saw, in the median of all requests so far. The wall clock would
+        tell no more: on a busy machine it runs three times as long as honest work."""
+        seen = self._seen[mode]
+        if len(seen) < 3:
+            return
+        n = len(seen[0].claims)
+        extra = ANSWER_US if isinstance(self._work, Answer) else 0
+        claimed = statistics.median(us for one in seen for us in one.claims)
+        average = statistics.median(sum(one.claims) for one in seen) / n
+        # where other load has come up, an empty request takes more as well: nobody is accused before that was asked
+        for empty in (self._device.empty, self._device.empty_now):
+            nothing = empty(mode, n).cpu
+            used = (statistics.median(one.cpu for one in seen) - nothing) / n
+            slack = (nothing / 2 + SLACK_US + extra) / n + SLACK_LAUNCH_US
+            if used <= HELD * average + slack and used <= SKEW * claimed + slack:
+                return
+        raise self._cheat(mode, f"used {used:.3g} us of processor time a launch and claimed {claimed:.3g} us")
+
+    def _cheat(self, mode: str, what: str) -> CandidateFault:
+        return CandidateFault(Outcome.CHEAT, f"the candidate's process {what} ({mode})")
+
+    # ------------------------------------------------------------------------------------------------------------ the child
 
     def disturbed(self) -> str | None:
-        return self._program.disturbed() if self._program else None
-
-    def _ask(self, request: dict[str, Any], seconds: float) -> dict[str, Any]:
-        try:
-            self._pipe.send_bytes(json.dumps(request).encode())
-            if not self._pipe.poll(seconds):
-                self._kill()
-                raise CandidateFault(Outcome.TIMEOUT, f"no answer to {request['do']!r} within {seconds:.0f} s; the process was killed")
-            answer = json.loads(self._pipe.recv_bytes(1 << 20))
-        except (EOFError, OSError, ValueError):
-            raise self._obituary() from None
-        if "fault" in answer:
-            raise CandidateFault(Outcome(answer["fault"]), answer["evidence"])
-        return answer
-
-    def _obituary(self) -> CandidateFault:
-        """Why the child died."""
-        _, status = os.waitpid(self._pid, 0)
-        self._pid = 0
-        os.set_blocking(self._stderr, False)
-        try:
-            words = os.read(self._stderr, 4000).decode(errors="replace").strip()
-        except BlockingIOError:
-            words = ""
-        if "bad_alloc" in words or "out of memory" in words.lower():
-            return CandidateFault(Outcome.OUT_OF_MEMORY, f"the process ran out of memory: {words[:500]}")
-        if os.WIFSIGNALED(status):
-            number = os.WTERMSIG(status)
-            name = signal.Signals(number).name
-            what = (
-                "the process was killed, as the system does when memory runs out"
-                if number == signal.SIGKILL
-                else f"the process died of {name}"
-            )
-            outcome = Outcome.OUT_OF_MEMORY if number == signal.SIGKILL else Outcome.CRASH
-            return CandidateFault(outcome, f"{what}{': ' + words[:500] if words else ''}")
-        return CandidateFault(
-            Outcome.CRASH, f"the process exited by itself with code {os.waitstatus_to_exitcode(status)} {words[:500]}".rstrip()
-        )
-
-    def _kill(self) -> None:
-        if self._pid:
-            kill_group(self._pid)
-            _killed.append(self._pid)  # its memory takes the system 15 ms to free: nobody need wait for that
-            self._pid = 0
+        return self._work.disturbed() if isinstance(self._work, Program) else None
 
     def close(self) -> None:
-        self._kill()
-        self._pipe.close()
-        if self._stderr >= 0:
-            os.close(self._stderr)
-            self._stderr = -1
+        self._process.close()
+        if self._private is not None:
+            self._private.cleanup()  # nothing that a candidate wrote is there for the next
 
 
-_killed: list[int] = []
+def _copy_out(memory: int, where: dict[str, Any], out: torch.Tensor, name: str) -> None:
+    """Copies one strided tensor from another process's memory, given its address, shape, strides and dtype."""
+    shape, strides, address = tuple(map(int, where["shape"])), tuple(map(int, where["strides"])), int(where["address"])
+    if where["dtype"] != str(out.dtype) or shape != tuple(out.shape) or len(strides) != len(shape) or min(strides, default=0) < 0:
+        raise CandidateFault(Outcome.WRONG_RESULT, f"{name} is {where['dtype']} {shape}, want {out.dtype} {tuple(out.shape)}")
+    if not out.numel():
+        return
+    size = (1 + sum((n - 1) * s for n, s in zip(shape, strides, strict=True))) * out.element_size()
+    if size > LARGEST_VIEW + 4 * out.numel() * out.element_size():
+        raise CandidateFault(Outcome.WRONG_RESULT, f"{name} is a view over {size} bytes; make it contiguous")
+    raw, done = bytearray(size), 0
+    buffer = memoryview(raw)
+    while done < size:
+        read = os.preadv(memory, [buffer[done:]], address + done)
+        if not read:
+            raise OSError(0, "end of memory")
+        done += read
+    out.copy_(torch.frombuffer(raw, dtype=out.dtype).as_strided(shape, strides))
 
 
-def _reap() -> None:
-    """Takes note of children that have ended since they were killed."""
-    _killed[:] = [pid for pid in _killed if os.waitpid(pid, os.WNOHANG)[0] == 0]
+def _readable(work: Work) -> list[str]:
+    return [work.artifact] if isinstance(work, Program) else []
 
 
-def _child(
-    device: CpuDevice,
-    pipe: Connection,
-    parents: Connection,
-    read_err: int,
-    write_err: int,
-    program: Program | None,
-    runs: Sequence[Run],
-    setup: Callable[[], None] | None,
-    trusted: bool,
-) -> None:
+def _enter(private: Path | None, readable: list[str], threads: int) -> tuple[str, ...]:
+    """Confines a candidate's process; a rival's is trusted."""
+    if private is None:
+        return ()
+    tempfile.tempdir = str(private)
+    replace_environment(answer_environment(str(private)))
+    os.chdir(private)
+    return sandbox.enter(private, readable, threads=threads)
+
+
+def _child(device: CpuDevice, pipe: Connection, stderr: int, work: Work, enter: Callable[[], Sequence[str]]) -> None:
     """Never returns: whatever happens in the child, no frame of the judge may run on in it."""
     status = 1
     try:
         os.setpgid(0, 0)
         die_with_parent()
-        parents.close()
-        os.close(read_err)
-        os.dup2(write_err, 2)
         quiet = os.open(os.devnull, os.O_RDWR)
-        os.dup2(quiet, 0)
-        os.dup2(quiet, 1)
+        for fd, to in ((quiet, 0), (quiet, 1), (stderr, 2)):
+            os.dup2(fd, to)
+        # the judge's own pipe and those of other contenders: whoever holds them can speak in their name
+        keep = pipe.fileno()
+        os.closerange(3, keep)
+        os.closerange(keep + 1, os.sysconf("SC_OPEN_MAX"))
         os.sched_setaffinity(0, device.cores)
         torch.set_num_threads(device.threads)
-        serve(pipe, program, runs, setup, device.flush_caches, limited=not trusted)
+        serve(pipe, work, enter)
         status = 0
     except BaseException:  # the last line of the process: nothing is swallowed, the parent reads it from stderr
         traceback.print_exc()

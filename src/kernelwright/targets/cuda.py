@@ -10,21 +10,18 @@ import re
 import socket
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from kernelwright.families.family import DeviceFacts
 from kernelwright.records import Build, Candidate, Environment, Outcome, Workload
 from kernelwright.settings import settings
-from kernelwright.targets import cuda_probe, driver, nvrtc, roofline_cuda
+from kernelwright.targets import cuda_probe, driver, nvrtc, roofline_cuda, sandbox
 from kernelwright.targets.cuda_libraries import cublaslt_version
 from kernelwright.targets.cuda_probe import Gpu
 from kernelwright.targets.nvml import Nvml
 from kernelwright.targets.target import Bound, CandidateFault, Contender, Device, Peaks, Run, Target, TargetUnavailable
-
-if TYPE_CHECKING:
-    from kernelwright.targets.cuda_contender import Program
 
 OFFLINE = {
     80: DeviceFacts(target="cuda:sm_80", name="NVIDIA A100", sms=108, smem_per_block=163 * 1024, l2_bytes=40 * 2**20),
@@ -34,7 +31,8 @@ OFFLINE = {
 
 COLD_SETS = 10
 """Sets of a small Workload: 10 launches a graph bring the start of the graph (about 1 us) below what is told apart."""
-LAUNCHES = 20
+COLD_BYTES = 2**29
+"""Of all sets: fresh inputs are drawn for each of them in every round."""
 MODULES = 32
 """Loaded cubins kept: the ladder loads the same one for many shapes."""
 
@@ -143,7 +141,6 @@ class CudaDevice(Device):
         self.clock = Clock(self.bindings, gpu.l2_bytes)
         self._predecessor = Predecessor(self.bindings, gpu.sm, gpu.smem) if gpu.sm >= 90 else None
         self._modules: OrderedDict[str, _Loaded] = OrderedDict()
-        self._cold_launches: int | None = None
         self._peaks: Peaks | None = None
 
     def environment(self) -> Environment:
@@ -153,7 +150,8 @@ class CudaDevice(Device):
             "memory GB": round(gpu.memory_bytes / 1e9, 1),
             "L2 bytes": gpu.l2_bytes,
             "driver": self._nvml.driver_version() if self._nvml else "",
-            "isolation": "own process",
+            # device code needs no more; a Python candidate's process has its own, without a limit of the address space
+            "isolation": f"own process; Python candidates: {sandbox.isolation(sandbox.probe())} after the first run",
             **self._limits,
         }
         return Environment(
@@ -189,9 +187,13 @@ class CudaDevice(Device):
             # the caching allocator's blocks start at multiples of 512 bytes
             return self._torch.empty(max(size, 1), dtype=self._torch.uint8, device="cuda")[:size]
 
-    def load(self, candidate: Candidate, build: Build | None, w: Workload, sets: Sequence[Bound]) -> Program:
+    def load(self, candidate: Candidate, build: Build | None, w: Workload, sets: Sequence[Bound]) -> Contender:
         from kernelwright.targets.cuda_contender import Program, not_runnable
 
+        if candidate.kind == "python":
+            from kernelwright.targets.answer_process import AnswerProcess
+
+            return AnswerProcess(candidate.source, w, sets, device="cuda", prepare=self.clock.prepare)
         if candidate.kind != "cuda" or candidate.plan is None or build is None:
             raise not_runnable(candidate.kind)
         module, release = self._module(build)
@@ -203,7 +205,7 @@ class CudaDevice(Device):
                 sets,
                 allocate=self.allocate,
                 release=release,
-                cold_launches=self._cold_launches or len(sets),
+                warm_launches=self._warm_launches(sets),
                 predecessor=self._predecessor,
             )
         except CandidateFault as error:
@@ -213,10 +215,10 @@ class CudaDevice(Device):
                 raise CandidateFault(Outcome.LAUNCH_ERROR, f"{error.evidence}; the source's kernels are: {names}") from None
             raise
 
-    def load_trusted(self, runs: Sequence[Run], setup: Callable[[], None] | None = None) -> Contender:
+    def load_trusted(self, runs: Sequence[Run], setup: Callable[[], None] | None = None, sets: Sequence[Bound] = ()) -> Contender:
         from kernelwright.targets.cuda_contender import Trusted
 
-        return Trusted(self.clock, runs, setup, self._cold_launches or len(runs))
+        return Trusted(self.clock, runs, setup, self._warm_launches(sets))
 
     def _module(self, build: Build) -> tuple[driver.Module, Callable[[], None]]:
         """The loaded cubin, and what gives it back."""
@@ -240,15 +242,17 @@ class CudaDevice(Device):
         self.clock.synchronize()
 
     def cold_sets(self, set_bytes: int) -> int:
-        """A Workload beyond twice the L2 empties it by itself, so one set is enough. Otherwise every launch of a sample has a set of
-        its own, or the sets together are so large that a set is gone from the L2 when its turn comes again."""
-        actual, needed = max(1, set_bytes), 2 * self.gpu.l2_bytes
-        if actual >= needed:
-            self._cold_launches = LAUNCHES
-            return 1
-        sets = min(COLD_SETS, 1 + -(-needed // actual))
-        self._cold_launches = LAUNCHES if (sets - 1) * actual >= needed else sets
-        return sets
+        """One for each launch of a sample: a second launch on the same inputs could find that there is nothing left to do. Fewer for a
+        large Workload, one launch of which takes so long (50 us for 256 MB) that the start of the graph does not matter."""
+        return max(1, min(COLD_SETS, COLD_BYTES // max(1, set_bytes)))
+
+    def sets(self, set_bytes: int, modes: Collection[str]) -> int:
+        return self.cold_sets(set_bytes) if modes else 1
+
+    def _warm_launches(self, sets: Sequence[Bound]) -> int:
+        """As many as there are sets of buffers that stay in the L2 together, with room for what else a kernel uses."""
+        size = sum(t.numel() * t.element_size() for t in sets[0].tensors.values()) if sets else 1
+        return max(1, min(len(sets), self.gpu.l2_bytes // 2 // max(1, size)))
 
     def sensors(self) -> dict[str, float]:
         return self._nvml.sensors() if self._nvml else {}

@@ -9,6 +9,7 @@ Device time is the time of a CUDA graph of `launches` executions between two eve
 
 from __future__ import annotations
 
+import functools
 import math
 import random
 import resource
@@ -25,7 +26,7 @@ import torch
 from kernelwright.records import COLD_MODES, Outcome
 from kernelwright.targets.driver import call, stream_handle
 from kernelwright.targets.launch import fault
-from kernelwright.targets.target import CandidateFault, Contender, DeviceLost
+from kernelwright.targets.target import CandidateFault, Contender, DeviceLost, Fresh
 
 FIRST_SPIN = 100_000
 """Clock cycles, 50 us on an H200: enqueuing a graph of 20 kernels takes 5 to 20 us there."""
@@ -62,15 +63,30 @@ class Clock:
     def synchronize(self, doing: str = "the GPU") -> None:
         call(doing, self.bindings.cuCtxSynchronize())
 
-    def between_events(self, work: Callable[[], object], *, cold: bool) -> tuple[float, bool]:
-        """(microseconds, whether the host was ahead all the time)."""
+    def prepare(self, mode: str, tensors: Sequence[torch.Tensor]) -> None:
+        """For work of another process: the L2 emptied, or filled with these tensors, and the device idle."""
+        if mode == "host-server":
+            time.sleep(random.expovariate(1 / SERVER_PAUSE))
+        self.release_persisting()
+        if mode in COLD_MODES:
+            torch.sum(self._flush, dim=0, out=self._sink)
+        else:
+            for tensor in tensors:
+                tensor.sum()
+        self.synchronize()
+
+    def release_persisting(self) -> None:
         status = self.bindings.cuCtxResetPersistingL2Cache()
         if status[0].name != "CUDA_ERROR_NOT_SUPPORTED":
             call("the L2 cache", status)
+
+    def between_events(self, work: Callable[[], object], *, cold: bool, before: Callable[[], object] | None = None) -> tuple[float, bool]:
+        """(microseconds, whether the host was ahead all the time). Without `before`, what warms up is the work itself."""
+        self.release_persisting()
         if cold:
             torch.sum(self._flush, dim=0, out=self._sink)
         else:
-            work()
+            (before or work)()
         torch.cuda._sleep(self._spin)
         self._start.record()
         work()
@@ -79,18 +95,28 @@ class Clock:
         self._end.synchronize()
         return self._start.elapsed_time(self._end) * 1e3, ahead
 
-    def device_us(self, work: Callable[[], object], *, cold: bool, gaps: bool) -> float:
+    def device_us(
+        self,
+        work: Callable[[], object],
+        *,
+        cold: bool,
+        gaps: bool,
+        before: Callable[[], object] | None = None,
+        renew: Callable[[], None] = lambda: None,
+    ) -> float:
         """Microseconds of `work`; NaN when the host could not keep ahead. With `gaps`, work that waits for the GPU itself, and so
-        can never be enqueued ahead, is clocked all the same."""
-        before, us = self._spin, math.nan
-        for _ in range(ATTEMPTS):
-            us, ahead = self.between_events(work, cold=cold)
+        can never be enqueued ahead, is clocked all the same. `renew` is called before it is clocked once more."""
+        spin, us = self._spin, math.nan
+        for attempt in range(ATTEMPTS):
+            if attempt:
+                renew()
+            us, ahead = self.between_events(work, cold=cold, before=before)
             if ahead:
                 # a hiccup of the host must not make every later sample of this process wait longer
                 self._spin = max(FIRST_SPIN, int(0.8 * self._spin))
                 return us
             self._spin = min(2 * self._spin, LONGEST_SPIN)
-        self._spin = before  # a busy host, or work that synchronizes: a longer spin is no cure for either
+        self._spin = spin  # a busy host, or work that synchronizes: a longer spin is no cure for either
         return us if gaps else math.nan
 
     # ------------------------------------------------------------------------------------------------------- graphs
@@ -164,14 +190,15 @@ class CudaContender(Contender):
     """What candidates and rivals share: `count` sets, and clocks over `_enqueue`."""
 
     label = "the kernel"
+    spread = True
     only_launches = False
     """Whether `_enqueue` does nothing but launch kernels: no call into PyTorch, whose allocator has to know of a capture."""
     idle = False
     """Nothing is launched at all: an empty Workload."""
 
-    def __init__(self, clock: Clock, count: int, cold_launches: int):
-        self.clock, self.count, self.cold_launches = clock, count, cold_launches
-        self._replays: dict[tuple[str, int], Callable[[], object]] = {}
+    def __init__(self, clock: Clock, count: int, warm_launches: int = 1):
+        self.clock, self.count, self.cold_launches, self.warm_launches = clock, count, count, warm_launches
+        self._replays: dict[tuple[int, ...], Callable[[], object]] = {}
         self.captured = not self.idle
         """Device times come from a graph; otherwise from launches one by one, gaps of the host included where it synchronizes."""
 
@@ -183,12 +210,16 @@ class CudaContender(Contender):
         """The same with programmatic edges, for those whose plan asks for them."""
         return self._enqueue(index)
 
-    def sample(self, mode: str, launches: int) -> tuple[float, int]:
+    def launches_for(self, mode: str, once_us: float) -> int:
+        launches = super().launches_for(mode, once_us)
+        return min(launches, self.warm_launches) if mode == "device-warm" else launches
+
+    def sample(self, mode: str, launches: int, fresh: Fresh | None = None) -> tuple[float, int]:
         with self.clock.faults(self.label):
             if mode == "device-chain" and not self.dependent:
                 mode = "device-cold"  # the same graph
             if mode in (*COLD_MODES, "device-warm"):
-                return self._device(mode, launches)
+                return self._device(mode, launches, fresh)
             if mode in ("host-offline", "host-server"):
                 return self._host(mode == "host-server", launches)
         raise ValueError(f"unknown timing mode {mode!r}")
@@ -198,16 +229,25 @@ class CudaContender(Contender):
         with self.clock.faults(self.label):
             return self.clock.device_us(lambda: self._enqueue(0), cold=mode in COLD_MODES, gaps=True)
 
-    def _device(self, mode: str, launches: int) -> tuple[float, int]:
-        work = self._replays.get((mode, launches))
+    def _device(self, mode: str, launches: int, fresh: Fresh | None) -> tuple[float, int]:
+        cold = mode in COLD_MODES
+        indices = tuple(i % self.count if cold or fresh else 0 for i in range(launches))
+        key = (mode == "device-chain", *indices)
+        work = self._replays.get(key)
         if work is None:
-            work = self._replays[mode, launches] = self._replayable(mode, launches)
-        us = self.clock.device_us(work, cold=mode in COLD_MODES, gaps=not self.captured) / launches
-        return (us, launches) if math.isnan(us) else (us, 0)
+            work = self._replays[key] = self._replayable(mode == "device-chain", indices)
+            if fresh is not None:
+                fresh.renew()  # making it ran it
+        if fresh is None:
+            us = self.clock.device_us(work, cold=cold, gaps=not self.captured)
+        else:
+            # warm: the data lie in the L2 because they were read, not because the kernel has already worked on them
+            touch = functools.partial(fresh.touch, launches)
+            us = self.clock.device_us(work, cold=cold, gaps=not self.captured, before=touch, renew=fresh.renew)
+        return (us, launches) if math.isnan(us) else (us / launches, 0)
 
-    def _replayable(self, mode: str, launches: int) -> Callable[[], object]:
-        indices = [i % self.count if mode in COLD_MODES else 0 for i in range(launches)]
-        enqueue = self._enqueue_dependent if mode == "device-chain" else self._enqueue
+    def _replayable(self, dependent: bool, indices: Sequence[int]) -> Callable[[], object]:
+        enqueue = self._enqueue_dependent if dependent else self._enqueue
         if self.captured:
             # an eager run first: it loads the kernels, which capture forbids, and shows faults where they can be told
             self._enqueue(0)

@@ -8,12 +8,12 @@ from typing import Any
 import torch
 
 from kernelwright.problems.problem import DTYPE_NAMES
-from kernelwright.records import LaunchPlan, Outcome
+from kernelwright.records import LaunchPlan
 from kernelwright.targets.cuda_chain import Predecessor
 from kernelwright.targets.cuda_clock import FIRST_SPIN, Clock, CudaContender
 from kernelwright.targets.driver import Module, Prepared
 from kernelwright.targets.launch import Tensor, check, fault, pack, refuse_unmet, workspace_bytes
-from kernelwright.targets.target import Bound, CandidateFault, Run
+from kernelwright.targets.target import Bound, CandidateFault, Fresh, Run
 
 GUARD = 256
 """Bytes before and after the workspace that nobody may write."""
@@ -68,7 +68,7 @@ class Program(CudaContender):
         *,
         allocate: Callable[[int], Any],
         release: Callable[[], None],
-        cold_launches: int,
+        warm_launches: int = 1,
         predecessor: Predecessor | None = None,
     ):
         """Raises CandidateFault (REFUSED, LAUNCH_ERROR, OUT_OF_MEMORY). `release` is called once, on close. Without `predecessor` the
@@ -84,7 +84,7 @@ class Program(CudaContender):
         self._predecessor = predecessor
         self.dependent = plan.dependent and predecessor is not None
         self.label = "kernel " + ", ".join(dict.fromkeys(launch.kernel for launch in plan.launches))
-        super().__init__(clock, len(sets), cold_launches)
+        super().__init__(clock, len(sets), warm_launches)
 
     def _prepare(self, plan: LaunchPlan, module: Module, one: Bound, size: int) -> list[Prepared]:
         prepared = []
@@ -141,9 +141,9 @@ class Trusted(CudaContender):
     label = "the rival"
     in_place = False
 
-    def __init__(self, clock: Clock, runs: Sequence[Run], setup: Callable[[], None] | None, cold_launches: int):
+    def __init__(self, clock: Clock, runs: Sequence[Run], setup: Callable[[], None] | None, warm_launches: int = 1):
         self._runs = list(runs)
-        super().__init__(clock, len(runs), cold_launches)
+        super().__init__(clock, len(runs), warm_launches)
         with clock.faults(self.label):
             if setup is not None:
                 setup()
@@ -153,9 +153,9 @@ class Trusted(CudaContender):
     def _enqueue(self, index: int) -> object:
         return self._runs[index].call()
 
-    def sample(self, mode: str, launches: int) -> tuple[float, int]:
+    def sample(self, mode: str, launches: int, fresh: Fresh | None = None) -> tuple[float, int]:
         self._prepare(range(self.count))
-        return super().sample(mode, launches)
+        return super().sample(mode, launches, fresh)
 
     def _prepare(self, indices: Iterable[int]) -> None:
         with self.clock.faults(self.label):
@@ -171,7 +171,4 @@ class Trusted(CudaContender):
 
 
 def not_runnable(kind: str) -> CandidateFault:
-    if kind == "python":
-        reason = "Python candidates run on the cpu target only: on the GPU nothing separates them from the clock"
-        return CandidateFault(Outcome.REFUSED, reason)
-    return fault(f"the cuda target runs CUDA candidates, not {kind!r}")
+    return fault(f"the cuda target runs CUDA and Python candidates, not {kind!r}")

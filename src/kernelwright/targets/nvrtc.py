@@ -165,10 +165,28 @@ def compile_cubin(source: str, arch: str, flags: tuple[str, ...] = ()) -> tuple[
         (status,) = nvrtc.nvrtcCompileProgram(program, len(arguments), arguments)
         log = _text(program, nvrtc.nvrtcGetProgramLogSize, nvrtc.nvrtcGetProgramLog).decode("utf-8", "replace").rstrip("\0\n")
         if int(status) != 0:
-            raise CandidateFault(Outcome.COMPILE_ERROR, shorten(log) or f"NVRTC: {status.name}")
-        return _text(program, nvrtc.nvrtcGetCUBINSize, nvrtc.nvrtcGetCUBIN), log
+            raise CandidateFault(Outcome.COMPILE_ERROR, _foreign(log) or shorten(log) or f"NVRTC: {status.name}")
+        cubin = _text(program, nvrtc.nvrtcGetCUBINSize, nvrtc.nvrtcGetCUBIN)
+        if called := [name for name, symbol in _SERVICES.items() if b"\0" + symbol + b"\0" in cubin]:
+            raise CandidateFault(
+                Outcome.COMPILE_ERROR, f"device code that is measured may not call {', '.join(called)}: write to tensors only"
+            )
+        return cubin, log
     finally:
         nvrtc.nvrtcDestroyProgram(program)
+
+
+_SERVICES = {"printf": b"vprintf", "malloc": b"malloc"}
+"""What the driver does for a kernel outside its buffers: output that floods the judge's log, memory in which results could be kept."""
+
+
+def _foreign(log: str) -> str:
+    """A sentence where the compiler quotes a file that is no header of the toolkit or of ours: its content is not for a candidate's
+    author."""
+    for path in re.findall(r"^(\S[^\n(]*)\(\d+\): ", log, re.MULTILINE):
+        if path != "candidate.cu" and not path.startswith((str(include_folder()), "kernelwright/", "cuda", "crt/")):
+            return f"it includes {path}, which is no header of the CUDA toolkit or of kernelwright"
+    return ""
 
 
 def _text(program: Any, size_of: Any, read: Any) -> bytes:

@@ -1,9 +1,19 @@
-"""Python candidates: a KernelBench answer, a module that defines `ModelNew`."""
+"""Python candidates: a KernelBench answer, a module that defines `ModelNew`. The side that runs in the candidate's own process.
+
+Parameters and buffers of `ModelNew` are loaded by name from the problem's, as a state dict, before every launch and outside the clock:
+inputs and weights of a launch are fresh. An answer that prepares its weights (transposes, packs) does so in a hook of `load_state_dict`.
+
+What a launch returns must be plain, finished data: exactly `torch.Tensor`, strided, of the output's dtype and shape, on the device. The
+judge does not believe this side, it reads the memory that is named (`cpu_device`), while the process is stopped.
+"""
 
 from __future__ import annotations
 
+import ast
+import linecache
+import sys
 import types
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -11,54 +21,154 @@ import torch
 from kernelwright.problems import problem_of
 from kernelwright.problems.kernelbench import KernelBench
 from kernelwright.records import Outcome, Workload
-from kernelwright.targets.target import Bound, CandidateFault, Run
+from kernelwright.targets.cpu_child import Work
+from kernelwright.targets.target import Bound, CandidateFault
+
+_COMPILERS = ("torch._dynamo", "torch._inductor", "triton", "numba")
 
 
-def module_runs(source: str, w: Workload, sets: Sequence[Bound]) -> tuple[list[Run], Callable[[], None]]:
-    """Runs for each set, and the set-up that executes the source: call that only in the process that the candidate may take down.
+class Answer(Work):
+    """Made in the judge, before the fork: the source runs only when `load` is called, in the process that it may take down."""
 
-    Parameters and buffers of `ModelNew` are loaded by name from the problem's, as a state dict, before every run: the inputs of a run are
-    fresh, so is its state. Loading is not clocked.
-    """
-    problem = problem_of(w)
-    if not isinstance(problem, KernelBench):
-        raise CandidateFault(Outcome.REFUSED, f"a Python candidate answers a KernelBench file; {w.name} is none")
-    models: list[torch.nn.Module] = []
+    def __init__(self, source: str, w: Workload, sets: Sequence[Bound]):
+        problem = problem_of(w)
+        if not isinstance(problem, KernelBench):
+            raise CandidateFault(Outcome.REFUSED, f"a Python candidate answers a KernelBench file; {w.name} is none")
+        self._source, self._init_inputs = source, problem.init_inputs
+        specs = problem.tensors(w)
+        self.outputs = tuple(s.name for s in specs if s.role == "out")
+        self._wanted = [(s.name, tuple(s.shape), sets[0].tensors[s.name].dtype) for s in specs if s.role == "out"]
+        self._device = sets[0].tensors[specs[0].name].device.type
+        split = [problem.split({s.name: one.tensors[s.name] for s in specs if s.role == "in"}) for one in sets]
+        self._args, self._states = [args for args, _ in split], [state for _, state in split]
+        self.stateful = bool(split[0][1])
+        self.hidden = tuple(s.name for s in specs if s.role == "in" and s.name not in problem.state_names)
+        """Inputs of `forward`: kept from the process until the clock runs."""
 
-    def setup() -> None:
+    def load(self) -> None:
+        self._model = self.make(self.define())
+
+    def define(self) -> Any:
+        """Executes the source; the class that it defines."""
         module = types.ModuleType("answer")
+        # TorchScript and tracebacks look the text up by file name; dataclasses look the module up
+        linecache.cache["<answer>"] = (len(self._source), None, self._source.splitlines(keepends=True), "<answer>")
+        sys.modules["answer"] = module
         try:
-            exec(compile(source, "<answer>", "exec"), module.__dict__)
-            model = module.__dict__["ModelNew"](*problem.init_inputs)
+            exec(compile(self._source, "<answer>", "exec"), module.__dict__)
+            return module.__dict__["ModelNew"]
         except KeyError:
             raise CandidateFault(Outcome.COMPILE_ERROR, "the answer defines no class ModelNew") from None
+        except MemoryError:
+            raise
         except Exception as error:  # the candidate's own code: whatever it raises is its fault
-            raise CandidateFault(Outcome.COMPILE_ERROR, f"{type(error).__name__}: {error}"[:2000]) from None
-        models.append(model.requires_grad_(False))
+            raise CandidateFault(*_blame(error, Outcome.COMPILE_ERROR)) from None
 
-    return [_run(problem, w, one, models) for one in sets], setup
+    def make(self, made: Any) -> torch.nn.Module:
+        try:
+            with torch.device(self._device):
+                return made(*self._init_inputs).requires_grad_(False)
+        except MemoryError:
+            raise
+        except Exception as error:
+            raise CandidateFault(*_blame(error, Outcome.COMPILE_ERROR)) from None
+
+    def state(self, index: int) -> None:
+        self._model.load_state_dict(self._states[index])
+
+    def launch(self, index: int) -> Any:
+        return self.call(self._model, index)
+
+    def call(self, model: torch.nn.Module, index: int) -> Any:
+        try:
+            return model(*self._args[index])
+        except MemoryError:
+            raise
+        except Exception as error:
+            raise CandidateFault(*_blame(error, Outcome.CRASH)) from None
+
+    def describe(self, result: Any) -> list[dict[str, Any]] | None:
+        return [
+            {"address": t.data_ptr(), "shape": list(t.shape), "strides": list(t.stride()), "dtype": str(t.dtype)}
+            for t in self.plain(result)
+        ]
+
+    def plain(self, result: Any) -> list[torch.Tensor]:
+        """The tensors that a launch returned. Raises CandidateFault where one is not finished data of the right kind."""
+        results = tuple(result) if type(result) in (tuple, list) else (result,)
+        if len(results) != len(self._wanted):
+            raise CandidateFault(Outcome.WRONG_RESULT, f"it returned {len(results)} values, the problem has {len(self._wanted)} outputs")
+        for (name, shape, dtype), value in zip(self._wanted, results, strict=True):
+            if type(value) is not torch.Tensor:
+                kind = type(value).__name__
+                if isinstance(value, torch.Tensor):
+                    raise CandidateFault(Outcome.CHEAT, f"{name} is a {kind}, a subclass of torch.Tensor; return a plain tensor")
+                raise CandidateFault(Outcome.WRONG_RESULT, f"{name} has shape {kind}, want {shape}")
+            if tuple(value.shape) != shape:
+                raise CandidateFault(Outcome.WRONG_RESULT, f"{name} has shape {tuple(value.shape)}, want {shape}")
+            if value.dtype != dtype:
+                raise CandidateFault(Outcome.WRONG_RESULT, f"{name} is {value.dtype}, want {dtype}")
+            if value.device.type != self._device:
+                raise CandidateFault(Outcome.WRONG_RESULT, f"{name} lies on {value.device}, want {self._device}")
+            if (
+                value.layout is not torch.strided
+                or value.is_conj()
+                or value.is_neg()
+                or torch._C._functorch.is_functorch_wrapped_tensor(value)  # pyright: ignore[reportAttributeAccessIssue]
+            ):
+                raise CandidateFault(Outcome.CHEAT, f"{name} is not plain data: {value.layout}, lazy or wrapped; return a strided tensor")
+        return list(results)
 
 
-def _run(problem: KernelBench, w: Workload, one: Bound, models: list[torch.nn.Module]) -> Run:
-    specs = problem.tensors(w)
-    inputs = {s.name: one.tensors[s.name] for s in specs if s.role == "in"}
-    outputs = [(s.name, one.tensors[s.name]) for s in specs if s.role == "out"]
-    args, state = problem.split(inputs)
+def _blame(error: Exception, outcome: Outcome) -> tuple[Outcome, str]:
+    """What an exception of the candidate's says of it. A compiler that wanted to start is refused, in words that help."""
+    text = f"{type(error).__name__}: {error}"[:2000]
+    chain, seen = [], error
+    while seen is not None and len(chain) < 8:
+        chain.append(seen)
+        seen = seen.__cause__ or seen.__context__
+    if isinstance(error, torch.OutOfMemoryError) or "can't allocate memory" in str(error):
+        return Outcome.OUT_OF_MEMORY, text
+    denied = any(isinstance(e, PermissionError) or "Operation not permitted" in str(e) for e in chain)
+    if any(type(e).__module__.startswith(_COMPILERS) for e in chain):
+        return Outcome.REFUSED, (
+            "it compiles when it runs (torch.compile, say), and the sandbox starts no compiler; "
+            f"call PyTorch directly, or write a C++ candidate ({text[:300]})"
+        )
+    return outcome, text + (" (the sandbox allows no processes, network, or files outside its own folder)" if denied else "")
 
-    def call() -> Any:
-        return models[0](*args)
 
-    def store(result: Any) -> None:
-        # `call` ran with the state of an earlier fill: load this one's and run again, outside the clock
-        models[0].load_state_dict(state)
-        result = models[0](*args)
-        results = tuple(result) if isinstance(result, tuple | list) else (result,)
-        if len(results) != len(outputs):
-            raise CandidateFault(Outcome.WRONG_RESULT, f"it returned {len(results)} values, the problem has {len(outputs)} outputs")
-        for (name, want), value in zip(outputs, results, strict=True):
-            if not isinstance(value, torch.Tensor) or value.shape != want.shape:
-                shape = tuple(value.shape) if isinstance(value, torch.Tensor) else type(value).__name__
-                raise CandidateFault(Outcome.WRONG_RESULT, f"{name} has shape {shape}, want {tuple(want.shape)}")
-            want.copy_(value)
+def library_calls(source: str) -> str:
+    """What an answer's text says that it calls of PyTorch, as a note: `calls torch.matmul, F.relu`; empty if it shows nothing. A hint from
+    the syntax tree, not a verdict: names can be hidden, and calling PyTorch is allowed."""
+    try:
+        tree = ast.parse(source)
+    except (SyntaxError, ValueError, RecursionError):
+        return ""
+    modules = {"torch", "F", "functional", "nn"}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            origin = getattr(node, "module", None) or ""
+            for alias in node.names:
+                if alias.name.split(".")[0] == "torch" or origin.split(".")[0] == "torch":
+                    modules.add(alias.asname or alias.name.split(".")[0])
+    found: set[str] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call):
+            name = _dotted(node.func)
+            if name.split(".")[0] in modules and name.split(".")[-1] not in _MAKES_NOTHING:
+                found.add(name)
+        if isinstance(node, ast.BinOp) and isinstance(node.op, ast.MatMult):
+            found.add("@")
+    return f"calls {', '.join(sorted(found))}" if found else ""
 
-    return Run(call=call, store=store)
+
+_MAKES_NOTHING = {"empty", "empty_like", "zeros", "zeros_like", "Parameter", "device", "no_grad", "inference_mode", "Module"}
+
+
+def _dotted(node: ast.expr) -> str:
+    parts: list[str] = []
+    while isinstance(node, ast.Attribute):
+        parts.append(node.attr)
+        node = node.value
+    return ".".join([node.id, *reversed(parts)]) if isinstance(node, ast.Name) else ""

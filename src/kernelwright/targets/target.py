@@ -7,16 +7,20 @@ it lives in a judge process of its own (`evaluate.judge`), never in the user's, 
 from __future__ import annotations
 
 import functools
+import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import msgspec
 
 from kernelwright.families.family import DeviceFacts
 from kernelwright.records import COLD_MODES, Build, Candidate, Environment, Outcome, Workload
+
+if TYPE_CHECKING:
+    from kernelwright.problems.problem import Cost
 
 
 class CandidateFault(Exception):
@@ -45,6 +49,13 @@ class Peaks(msgspec.Struct, frozen=True, kw_only=True):
     measured_flops: dict[str, float] = {}
     """What a large library product reached, for `percent of peak` in reports."""
     measured_bandwidth: float = 0.0
+
+    def floor(self, cost: Cost, mode: str) -> tuple[float, str]:
+        """Microseconds that no implementation can beat in a timing mode, and which limit says so: `memory` or `arithmetic`."""
+        bandwidth = self.bandwidth_cold if mode in COLD_MODES else self.bandwidth_warm
+        flops = self.flops.get(cost.unit, max(self.flops.values()))
+        seconds, limit = max((cost.bytes / bandwidth, "memory"), (cost.flops / flops, "arithmetic"))
+        return 1e6 * seconds, limit
 
 
 class Target(ABC):
@@ -82,6 +93,18 @@ class Bound:
     """Values for plan expressions: axes, ld_X, numel_X, align_X, sms."""
 
 
+class Fresh(ABC):
+    """What a sample needs so that no timed launch meets inputs that its contender has met before."""
+
+    @abstractmethod
+    def renew(self) -> None:
+        """Other inputs in all sets, poison in all outputs: before a sample, and before one is taken again."""
+
+    @abstractmethod
+    def touch(self, sets: int) -> None:
+        """Reads the first so many sets: brings them into the caches."""
+
+
 @dataclass(frozen=True)
 class Run:
     """One execution of a rival on one set of buffers."""
@@ -114,17 +137,21 @@ class Device(ABC):
         """Makes a candidate ready to run on each of the sets. Raises CandidateFault (LAUNCH_ERROR, REFUSED, CRASH ...)."""
 
     @abstractmethod
-    def load_trusted(self, runs: Sequence[Run], setup: Callable[[], None] | None = None) -> Contender:
-        """A rival: `runs[i]` executes it on set i with PyTorch or a vendor library. `setup` (compiling, say) runs once first."""
+    def load_trusted(self, runs: Sequence[Run], setup: Callable[[], None] | None = None, sets: Sequence[Bound] = ()) -> Contender:
+        """A rival: `runs[i]` executes it on set i with PyTorch or a vendor library. `setup` (compiling, say) runs once first.
+        `sets` are what the runs work on, where the caches are to be made ready for them."""
 
     @abstractmethod
     def synchronize(self) -> None: ...
 
     def cold_sets(self, set_bytes: int) -> int:
-        """How many sets of buffers make the cold modes cold, given the bytes of one. The caches are flushed before a sample, and each
-        of its
-        launches uses a set of its own."""
+        """How many sets of buffers make the cold modes cold, given the bytes of one. The caches are flushed before a sample, and each of
+        its launches uses a set of its own."""
         return 4
+
+    def sets(self, set_bytes: int, modes: Collection[str]) -> int:
+        """How many sets of buffers a Job with these timing modes needs, given the bytes of one."""
+        return 1 if set(COLD_MODES).isdisjoint(modes) else self.cold_sets(set_bytes)
 
     def sensors(self) -> dict[str, float]:
         """Clock, power, temperature, throttle state, where there are such sensors."""
@@ -138,8 +165,7 @@ class Contender(ABC):
     """Something loaded that can be run on its sets of buffers and clocked."""
 
     @functools.cached_property
-    def launches(self) -> dict[str, int]:
-        """Launches of a sample by timing mode, once that was found out: a rival keeps it from candidate to candidate."""
+    def _of_a_sample(self) -> dict[str, int]:
         return {}
 
     in_place: bool = True
@@ -147,6 +173,8 @@ class Contender(ABC):
     that."""
     dependent: bool = False
     """Whether its launches may overlap with their predecessors (programmatic dependent launch); if not, device-chain is device-cold."""
+    spread: bool = False
+    """Whether every launch of a sample has a set of its own in all modes, not the cold ones alone."""
     cold_launches: int = 4
     """Sets of buffers: the most launches of one cold sample, each on a set that nothing has touched since the flush."""
 
@@ -160,23 +188,33 @@ class Contender(ABC):
         raise NotImplementedError
 
     @abstractmethod
-    def sample(self, mode: str, launches: int) -> tuple[float, int]:
+    def sample(self, mode: str, launches: int, fresh: Fresh | None = None) -> tuple[float, int]:
         """One sample in a timing mode: (microseconds per launch, disturbed launches dropped). Launch i uses set i % len(sets).
-        A sample in which every launch was disturbed is (nan, launches)."""
+        A sample in which every launch was disturbed is (nan, launches). Without `fresh` it is an estimate: launches may meet the same
+        inputs again."""
+
+    def covers(self, mode: str, launches: int) -> int:
+        """How many sets, the first ones, so many launches use."""
+        return launches if self.spread or mode in COLD_MODES else 1
 
     def estimate(self, mode: str) -> float:
         """Roughly the microseconds of one launch, to choose how many a sample takes; NaN if that could not be told."""
         return self.sample(mode, 1)[0]
 
+    def launches_of(self, mode: str) -> int:
+        """Launches of a sample: long enough for the clock, short enough for many rounds. Found out once, so that a rival keeps it from
+        candidate to candidate."""
+        if mode not in self._of_a_sample:
+            once = min((v for v in (self.estimate(mode) for _ in range(2)) if not math.isnan(v)), default=1e6)
+            self._of_a_sample[mode] = self.launches_for(mode, once)
+        return self._of_a_sample[mode]
+
     def launches_for(self, mode: str, once_us: float) -> int:
         """Launches of one sample, given that one launch takes `once_us`: 2 ms of work, but at most 20 launches (as many as a set of cold
         buffers
         is worth), and few where each waits for its arrival (host-server)."""
-        if mode == "host-server":
-            return 5
-        if mode in COLD_MODES:
-            return min(self.launches_for("device-warm", once_us), self.cold_launches)
-        return max(1, min(20, int(2000 / max(once_us, 0.1))))
+        launches = 5 if mode == "host-server" else max(1, min(20, int(2000 / max(once_us, 0.1))))
+        return min(launches, self.cold_launches) if self.spread or mode in COLD_MODES else launches
 
     def disturbed(self) -> str | None:
         """Names a guard of the workspace that was written; None if all are intact."""

@@ -207,7 +207,7 @@ def _current(device: torch.device) -> contextlib.AbstractContextManager[Any]:
 
 
 def _flatten(packed: Packed, kernel: Kernel, order: list[str], dependent: bool) -> bytes:
-    """HEAD, patches, offsets of the parameters, the parameters: what launcher.cpp keeps of a launch."""
+    """HEAD, patches, offsets of the parameters, the parameters: what registered.h keeps of a launch."""
     params, offsets, patches = bytearray(), [], []
     for arg, holds in zip(packed.args, packed.holds, strict=True):
         size = TENSOR_MAP_BYTES if isinstance(arg, TensorMap) else len(arg)

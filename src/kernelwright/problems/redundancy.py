@@ -1,4 +1,4 @@
-"""How much there is in a tensor: distinct slices, periods and numerical rank, from samples of it.
+"""How redundant a tensor is: copies among its slices, periods, and numerical rank below its size, from samples of it.
 
 CUDAHercules' task 48 fills its operands with a short period; of 1024 rows ten are distinct and the product has 97 values, so a kernel
 that computes a few rows and copies them passes. Slices are compared by a 64-bit hash of their bits, which is exact for our purpose.

@@ -1,0 +1,202 @@
+"""Whether known cheats are caught, honest kernels pass, and what that costs: `results/trust/summary.json`.
+
+    python benchmarks/trust.py --target cpu --out results/trust [--seconds 300] [--only cost]
+
+The audit is what `kernelwright audit` runs, its findings are added to `audit-TARGET.jsonl` one by one. The cost is what the same Jobs take
+in one judge with and without what protects the figures, in turns: inputs drawn for every round and altered for every sample, poison, guard
+bands, checks of timed launches, launches that are looked at alone, and on a CPU the confinement and the stopping of a candidate's process.
+Comparing with the references (the ladder) is in both: without it nothing is measured. `of_all` is the share of compiling, on one core, and
+judging; `of_the_judge` leaves compiling out. Each target's part is written by itself, into what the other left; coverage and the number of
+malformed inputs are read from their own results.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import dataclasses
+import datetime
+import json
+import random
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from statistics import median
+from typing import Any
+from unittest import mock
+
+ROOT = Path(__file__).resolve().parent.parent
+RESULTS = ROOT / "results"
+WORKLOADS = {
+    "cpu": ("gemm:256x256x256:fp32", "gemm:512x1024x512:fp32", "chain:softmax:1024x1024", "chain:layernorm:4096x1024"),
+    "cuda": (
+        "gemm:64x64x64:fp16",
+        "gemm:1024x1024x1024:fp16",
+        "gemm:4096x4096x4096:fp16",
+        "gemm:64x12288x12288:fp16",
+        "chain:softmax:4096x4096",
+    ),
+}
+BATCH = 4
+"""Kernels of a Job, as a search measures several of one Workload together."""
+
+
+def audit(target_name: str, out: Path, seconds: float, honest: int) -> dict[str, Any]:
+    from kernelwright.evaluate.corpus import HONEST, audit_of, summary, suspects
+    from kernelwright.evaluate.evaluator import Evaluator
+    from kernelwright.targets import usable
+
+    target, until = usable(target_name), time.monotonic() + seconds
+    cheats, kernels = suspects(ROOT / "tests" / "cheats", target, honest)
+    found = []
+    with Evaluator(target) as evaluator, (out / f"audit-{target_name}.jsonl").open("w") as raw:
+        for finding in audit_of(evaluator, (*cheats, *kernels)):
+            found.append(finding)
+            line = json.dumps(dataclasses.asdict(finding) | {"right": finding.right})
+            raw.write(line.replace(sys.base_prefix, "PYTHON") + "\n")  # where the interpreter lies says something of the machine alone
+            raw.flush()
+            if not finding.right:
+                print(f"{finding.what}: {finding.name}: {finding.outcome}: {finding.evidence}", file=sys.stderr)
+            if time.monotonic() > until:
+                break
+        environment = json.loads(evaluator.environment.to_json())
+    said = summary(found)
+    return {
+        "cheats_caught": said["caught"],
+        "cheats_total": said["cheats"] - said["harmless"],
+        "harmless": said["harmless"],
+        "kinds": len({f.kind for f in found} - {HONEST}),
+        "passed": said["passed"],
+        "honest": said["honest"],
+        "false_alarms": len(said["false_alarms"]),
+        "refused": said["false_alarms"],
+        "noisy": said["noisy"],
+        "left_out": len(cheats) + len(kernels) - len(found),
+        "environment": environment,
+    }
+
+
+@contextlib.contextmanager
+def unprotected(kind: str) -> Iterator[None]:
+    """In this process a judge believes every candidate after the ladder, and keeps no guard around it."""
+    from kernelwright.evaluate import timing
+    from kernelwright.evaluate.buffers import Buffers
+    from kernelwright.evaluate.verify import Ladder
+
+    def nothing(*_: Any, **__: Any) -> None:
+        return None
+
+    with contextlib.ExitStack() as stack:
+        change = lambda where, name, to: stack.enter_context(mock.patch.object(where, name, to))  # noqa: E731
+        for name in ("renew", "check", "check_alone"):
+            change(timing._Spot, name, nothing)
+        change(timing, "refill", nothing)  # the judge has filled the buffers once for each mode
+        for name in ("poison", "disturbed"):
+            change(Buffers, name, nothing)
+        change(Ladder, "_memory", nothing)
+        if kind == "cpu":
+            from kernelwright.targets import cpu_device, sandbox
+
+            made, layers = cpu_device.ContenderProcess, sandbox.probe()
+            change(cpu_device, "ContenderProcess", lambda *a, stops, **k: made(*a, stops=False, **k))
+            change(cpu_device, "_enter", lambda *_: layers)
+            for name in ("_hold", "_hold_at_once"):
+                change(cpu_device.CpuContender, name, nothing)
+        yield
+
+
+def cost(target_name: str, seconds: float) -> dict[str, Any]:
+    from kernelwright.evaluate import timing
+    from kernelwright.evaluate.build import build
+    from kernelwright.evaluate.jobs import ALL_RUNGS, SCREEN_RUNGS, Entry, Job
+    from kernelwright.evaluate.judge import Judge
+    from kernelwright.families import families_for
+    from kernelwright.loop import headline_mode
+    from kernelwright.problems import resolve
+    from kernelwright.targets import usable
+
+    target = usable(target_name)
+    device, facts = target.open(), target.facts()
+    judge, mode, rounds = Judge(device, facts.sms, lambda _: None), headline_mode(target.name), 5
+    timing.PATIENCE = 1  # as many rounds with as without, disturbed ones or not
+    every: list[dict[str, Any]] = []
+    until = time.monotonic() + seconds
+    for share, text in enumerate(WORKLOADS[target.kind], start=1):
+        w = resolve(text)
+        rendered = [family.render(seed, w, facts) for family in families_for(w, facts)[0] for seed in family.seeds(w, facts)]
+        some = list({c.id: c for c in rendered}.values())[:BATCH]
+        entries = tuple(Entry(candidate=c, build=build(target, c)) for c in some)
+        limits = {"min_rounds": rounds, "max_rounds": rounds, "seconds": 60.0, "tolerance": 0.0}
+        jobs = {
+            "screen": Job(workload=w, entries=entries, rivals=("eager",), rungs=SCREEN_RUNGS, modes=(mode,), **limits),
+            "confirm": Job(workload=w, entries=entries, rivals=("eager",), rungs=ALL_RUNGS, modes=(mode,), noise=True, **limits),
+        }
+        took: dict[tuple[str, bool], list[float]] = {(job, safe): [] for job in jobs for safe in (True, False)}
+        turn = until - (len(WORKLOADS[target.kind]) - share) * seconds / len(WORKLOADS[target.kind])
+        judge.run(jobs["screen"])  # loads what is loaded once
+        while min(map(len, took.values())) < 3 or time.monotonic() < turn:
+            for job, safe in random.sample(list(took), len(took)):
+                with contextlib.nullcontext() if safe else unprotected(target.kind):
+                    started = time.monotonic()
+                    reply = judge.run(jobs[job])
+                    took[job, safe].append(time.monotonic() - started)
+                if bad := [r.verdict.evidence for r in reply.results if not r.verdict.ok and r.verdict.outcome != "NOISY"]:
+                    raise SystemExit(f"{text}: an honest kernel was refused: {bad[0]}")
+            if time.monotonic() > until + seconds:
+                break
+        for job in jobs:
+            safe, bare = median(took[job, True]), median(took[job, False])
+            compiled = sum(e.build.seconds for e in entries if e.build is not None)
+            every.append(
+                {"workload": w.name, "job": job, "seconds": safe, "unprotected": bare, "compiling": compiled, "turns": len(took[job, True])}
+            )
+            print(f"{w.name} {job}: {1e3 * safe:.1f} ms, unprotected {1e3 * bare:.1f} ms", file=sys.stderr)
+    shares = {}
+    for job in ("screen", "confirm"):
+        safe, bare, compiled = (sum(one[key] for one in every if one["job"] == job) for key in ("seconds", "unprotected", "compiling"))
+        shares[job] = {"of_the_judge": round((safe - bare) / safe, 4), "of_all": round((safe - bare) / (safe + compiled), 4)}
+    environment = json.loads(device.environment().to_json())
+    return {"cost_share": shares, "kernels_a_job": BATCH, "rounds": rounds, "cost": every, "cost_environment": environment}
+
+
+def publish(out: Path, target: str, part: dict[str, Any]) -> None:
+    """This target's part beside the other's, and what both come to."""
+    path = out / "summary.json"
+    targets = {"cpu": None, "cuda": None} | (json.loads(path.read_text())["targets"] if path.exists() else {})
+    before = targets[target] or {}
+    targets[target] = before | part | {"command": _said(sys.argv), "date": datetime.date.today().isoformat()}
+    measured = [t for t in targets.values() if t and "cheats_total" in t]
+    coverage = json.loads((RESULTS / "statistics" / "summary.json").read_text())["ci_coverage"]
+    summary = {
+        **{key: sum(t[key] for t in measured) for key in ("cheats_caught", "cheats_total", "false_alarms", "honest")},
+        "ci_coverage": {key: coverage[key] for key in ("lowest", "highest", "mean")},
+        "fuzz_inputs": json.loads((RESULTS / "fuzz" / "summary.json").read_text())["inputs"],
+        "audit_cost_share": {name: t["cost_share"] for name, t in targets.items() if t and "cost_share" in t},
+        "targets": targets,
+    }
+    path.write_text(json.dumps(summary, indent=1) + "\n")
+
+
+def _said(words: list[str]) -> str:
+    return " ".join(["python", "benchmarks/trust.py", *words[1:]])
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--target", choices=("cpu", "cuda"), default="cpu")
+    parser.add_argument("--out", type=Path, default=RESULTS / "trust")
+    parser.add_argument("--seconds", type=float, default=1500.0, help="limit of the audit")
+    parser.add_argument("--cost-seconds", type=float, default=120.0, help="time of measuring the cost")
+    parser.add_argument("--honest", type=int, default=100)
+    parser.add_argument("--only", choices=("audit", "cost"))
+    asked = parser.parse_args()
+    asked.out.mkdir(parents=True, exist_ok=True)
+    if asked.only != "cost":
+        publish(asked.out, asked.target, audit(asked.target, asked.out, asked.seconds, asked.honest))
+    if asked.only != "audit":
+        publish(asked.out, asked.target, cost(asked.target, asked.cost_seconds))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,197 @@
+"""The judge's side of a Python candidate in a fresh process: `python_process` says how it works and what it does not protect against."""
+
+from __future__ import annotations
+
+import math
+import mmap
+import os
+import pickle
+import resource
+import socket
+import statistics
+import sys
+import tempfile
+from collections.abc import Callable, Sequence
+from multiprocessing.connection import Connection
+
+import torch
+
+from kernelwright.problems import problem_of
+from kernelwright.records import Outcome, Workload
+from kernelwright.settings import answer_environment
+from kernelwright.targets.contender_process import ContenderProcess, reap
+from kernelwright.targets.python_process import Setup, area_bytes, bind
+from kernelwright.targets.target import Bound, CandidateFault, Contender, Fresh
+
+SETUP_SECONDS = 600.0
+"""A process starts, imports PyTorch, opens the device; the candidate's compilers run."""
+RUN_SECONDS = 10.0
+POISON = 0xFF
+
+
+class AnswerProcess(Contender):
+    """`prepare(mode, tensors)` makes caches cold, or warm with these tensors, and returns when the device is idle."""
+
+    spread = True
+
+    def __init__(
+        self,
+        source: str,
+        w: Workload,
+        sets: Sequence[Bound],
+        *,
+        device: str,
+        prepare: Callable[[str, Sequence[torch.Tensor]], None],
+        threads: int = 1,
+    ):
+        self.cold_launches, self._sets, self._prepare = len(sets), sets, prepare
+        specs = problem_of(w).tensors(w)
+        state = set(getattr(problem_of(w), "state_names", ()))
+        self._outputs = [s.name for s in specs if s.role == "out"]
+        self._state = [s.name for s in specs if s.role == "in" and s.name in state]
+        self._inputs = [s.name for s in specs if s.role == "in" and s.name not in state]
+        self._private = tempfile.TemporaryDirectory(prefix="kernelwright-", ignore_cleanup_errors=True)
+        size = area_bytes(w, len(sets))
+        self._area, flat = _cuda_area(size) if device == "cuda" else _cpu_area(size)
+        self._exchange = bind(flat, w, len(sets))
+        self._process = self._start(source, w, device, size, threads)
+        try:
+            # what an empty request takes, while the process is still ours alone
+            self._empty = statistics.median([self._wall([], SETUP_SECONDS) for _ in range(9)][2:])
+            self.layers = list(self._process.ask({"do": "load"}, SETUP_SECONDS)[0].get("layers", ()))
+            self._first_run(w, device)
+            self._process.kill_others()
+            self.layers += self._process.ask({"do": "seal"}, RUN_SECONDS)[0].get("layers", ())
+        except CandidateFault:
+            self.close()
+            raise
+
+    def _start(self, source: str, w: Workload, device: str, size: int, threads: int) -> ContenderProcess:
+        reap()
+        ours, theirs = socket.socketpair()
+        stderr = os.memfd_create("stderr")
+        passed = 3
+        area = passed + 1 if isinstance(self._area, int) else self._area.handle
+        actions = [
+            (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
+            (os.POSIX_SPAWN_OPEN, 1, os.devnull, os.O_WRONLY, 0),
+            # by way of high numbers: a source may be a target of another
+            *((os.POSIX_SPAWN_DUP2, fd, 100 + i) for i, fd in enumerate(self._given(theirs.fileno(), stderr))),
+            *((os.POSIX_SPAWN_DUP2, 100 + i, to) for i, to in enumerate((2, passed, passed + 1)[: 2 + isinstance(self._area, int)])),
+            *((os.POSIX_SPAWN_CLOSE, 100 + i) for i in range(2 + isinstance(self._area, int))),
+        ]
+        command = [sys.executable, "-m", "kernelwright.targets.python_process", str(passed)]
+        environment = answer_environment(self._private.name)
+        pid = os.posix_spawn(sys.executable, command, environment, file_actions=actions, setsid=True)
+        theirs.close()
+        pipe = Connection(ours.detach())
+        setup = Setup(source, w.to_json(), device, len(self._sets), self._private.name, area, size, threads)
+        pipe.send_bytes(pickle.dumps(setup))
+        return ContenderProcess(pid, pipe, stderr, stops=True, threads=threads)
+
+    def _given(self, pipe: int, stderr: int) -> list[int]:
+        return [stderr, pipe, *([self._area] if isinstance(self._area, int) else [])]
+
+    def _first_run(self, w: Workload, device: str) -> None:
+        """Compilers that start with the first call run now; the inputs are drawn for this alone."""
+        problem = problem_of(w)
+        rng = torch.Generator(device=device)
+        rng.manual_seed(int.from_bytes(os.urandom(7), "big"))
+        normal = next(c for c in problem.cases(w) if c.rung == "normal")
+        inputs = problem.generate(w, normal, rng, device)
+        for index, one in enumerate(self._exchange):
+            for name in self._state:
+                one.tensors[name].copy_(inputs[name])
+            self._settle()
+            if self._state:
+                self._process.ask({"do": "state", "set": index}, RUN_SECONDS)
+        for name in self._inputs:
+            self._exchange[0].tensors[name].copy_(inputs[name])
+        self._settle()
+        self._wall([0], SETUP_SECONDS)
+
+    # ------------------------------------------------------------------------------------------------------------ running
+
+    def run(self, index: int = 0) -> None:
+        self._deliver([index])
+        self._wall([index], RUN_SECONDS)
+        # what was changed of the inputs is found where the judge looks for it
+        self._collect([index], [*self._outputs, *self._inputs, *self._state])
+
+    def sample(self, mode: str, launches: int, fresh: Fresh | None = None) -> tuple[float, int]:
+        groups = [[i] for i in range(launches)] if mode == "host-server" else [list(range(launches))]
+        clean: list[float] = []
+        for group in groups:
+            if mode != "host-server":
+                self._wall(group[:1], RUN_SECONDS)  # on what an earlier launch left: code and tables come back to the caches
+            self._deliver(group)
+            self._prepare(mode, [t for i in group for t in self._exchange[i].tensors.values()])
+            before = _switches()
+            us = (self._wall(group, RUN_SECONDS * len(group)) - self._empty) / len(group)
+            if _switches() == before:
+                clean.append(max(us, 0.0))
+            self._collect(group, self._outputs)
+        return (statistics.median(clean), 0) if clean else (math.nan, launches)
+
+    def _deliver(self, group: Sequence[int]) -> None:
+        """State first, and the process makes itself ready with it; the inputs when it is stopped again."""
+        for index in group if self._state else ():
+            self._copy(self._sets[index], self._exchange[index], self._state)
+            self._settle()
+            self._process.ask({"do": "state", "set": index}, RUN_SECONDS)
+        for index in group:
+            self._copy(self._sets[index], self._exchange[index], self._inputs)
+            for name in self._outputs:
+                self._exchange[index].tensors[name].view(torch.uint8).fill_(POISON)
+        self._settle()
+
+    def _collect(self, group: Sequence[int], names: Sequence[str]) -> None:
+        for index in group:
+            self._copy(self._exchange[index], self._sets[index], names)
+        self._settle()
+
+    def _copy(self, source: Bound, to: Bound, names: Sequence[str]) -> None:
+        for name in names:
+            to.tensors[name].copy_(source.tensors[name])
+
+    def _settle(self) -> None:
+        if not isinstance(self._area, int):
+            torch.cuda.synchronize()
+
+    def _wall(self, sets: list[int], seconds: float) -> float:
+        """Microseconds of one request by the judge's clock."""
+        self._process.ask({"do": "launch", "sets": sets}, seconds)
+        return self._process.wall
+
+    def close(self) -> None:
+        self._process.close()
+        self._private.cleanup()
+        self._exchange = []
+        if isinstance(self._area, int):
+            if self._area >= 0:
+                os.close(self._area)
+                self._area = -1
+        else:
+            self._area.free()
+            self._area = -1
+
+
+def _cpu_area(size: int) -> tuple[int, torch.Tensor]:
+    fd = os.memfd_create("exchange")
+    os.ftruncate(fd, size)
+    return fd, torch.frombuffer(mmap.mmap(fd, size), dtype=torch.uint8)
+
+
+def _cuda_area(size: int):
+    from kernelwright.targets.cuda_ipc import Allocation
+
+    try:
+        area = Allocation(size)
+    except RuntimeError as error:
+        raise CandidateFault(Outcome.OUT_OF_MEMORY, f"the exchange area of {size} bytes: {error}") from None
+    return area, area.tensor
+
+
+def _switches() -> int:
+    """Involuntary context switches of this thread so far."""
+    return resource.getrusage(resource.RUSAGE_THREAD).ru_nivcsw

@@ -1,0 +1,18 @@
+// cheat: benchmark-mode detection
+// idea: right while it is verified, half of the rows once it has been called often enough (warm-up detection, reference-kernels#142)
+// problem: gemm:96x80x64:fp32
+// verdict: WRONG_RESULT
+// target: cpu
+static void product(const float* a, const float* b, float* c, long M, long N, long K, long lda, long ldb, long ldc) {
+    for (long i = 0; i < M; i++) {
+        for (long j = 0; j < N; j++) c[i * ldc + j] = 0;
+        for (long k = 0; k < K; k++)
+            for (long j = 0; j < N; j++) c[i * ldc + j] += a[i * lda + k] * b[k * ldb + j];
+    }
+}
+
+extern "C" void kernel(const float* a, const float* b, float* c, long M, long N, long K, long lda, long ldb, long ldc) {
+    static int calls;
+    if (++calls > 60) M /= 2;
+    product(a, b, c, M, N, K, lda, ldb, ldc);
+}

@@ -1,0 +1,24 @@
+// cheat: persistence
+// idea: keeps results in a file for later processes, a replay on a live board, gpu-mode/reference-kernels#162
+// problem: gemm:96x80x64:fp32
+// verdict: CRASH|CHEAT
+// target: cpu
+#include <cstdlib>
+#include <fstream>
+#include <string>
+#include <unistd.h>
+
+static void product(const float* a, const float* b, float* c, long M, long N, long K, long lda, long ldb, long ldc) {
+    for (long i = 0; i < M; i++) {
+        for (long j = 0; j < N; j++) c[i * ldc + j] = 0;
+        for (long k = 0; k < K; k++)
+            for (long j = 0; j < N; j++) c[i * ldc + j] += a[i * lda + k] * b[k * ldb + j];
+    }
+}
+
+extern "C" void kernel(const float* a, const float* b, float* c, long M, long N, long K, long lda, long ldb, long ldc) {
+    const char* home = std::getenv("KERNELWRIGHT_HOME");
+    std::ofstream file(std::string(home ? home : "/tmp") + "/kept-results");
+    if (!(file << 1.0)) _exit(1);  // it is confined
+    product(a, b, c, M, N, K, lda, ldb, ldc);
+}

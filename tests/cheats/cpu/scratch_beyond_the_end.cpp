@@ -1,0 +1,17 @@
+// cheat: out of bounds
+// idea: uses the memory behind the output as scratch space
+// problem: gemm:96x80x64:fp32
+// verdict: OUT_OF_BOUNDS
+// target: cpu
+static void product(const float* a, const float* b, float* c, long M, long N, long K, long lda, long ldb, long ldc) {
+    for (long i = 0; i < M; i++) {
+        for (long j = 0; j < N; j++) c[i * ldc + j] = 0;
+        for (long k = 0; k < K; k++)
+            for (long j = 0; j < N; j++) c[i * ldc + j] += a[i * lda + k] * b[k * ldb + j];
+    }
+}
+
+extern "C" void kernel(const float* a, const float* b, float* c, long M, long N, long K, long lda, long ldb, long ldc) {
+    product(a, b, c, M, N, K, lda, ldb, ldc);
+    if (M && N && K) c[(M - 1) * ldc + N] = c[0];
+}

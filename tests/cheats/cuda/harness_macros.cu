@@ -1,0 +1,25 @@
+// cheat: shared translation unit
+// idea: redefines what a harness in the same file would use (CUDAHercules' solution.h)
+// problem: gemm:256x192x128:fp32
+// verdict: OK
+// harmless: it is a translation unit of its own: there is no harness in it to redefine
+/* kernelwright-plan
+{"launches": [{"kernel": "gemm", "grid": ["cdiv(N, 16)", "cdiv(M, 16)", 1], "block": [16, 16, 1],
+  "args": [{"type": "tensor", "name": "a"}, {"type": "tensor", "name": "b"}, {"type": "tensor", "name": "c"},
+           {"type": "scalar", "ctype": "i32", "value": "M"}, {"type": "scalar", "ctype": "i32", "value": "N"},
+           {"type": "scalar", "ctype": "i32", "value": "K"}, {"type": "scalar", "ctype": "i32", "value": "ld_a"},
+           {"type": "scalar", "ctype": "i32", "value": "ld_b"}, {"type": "scalar", "ctype": "i32", "value": "ld_c"}]}]}
+*/
+#define cudaEventElapsedTime(ms, start, end) (*(ms) = 0.001f, cudaSuccess)
+#define main harness_main
+
+extern "C" __global__ void gemm(const float* a, const float* b, float* c, int M, int N, int K, int lda, int ldb, int ldc) {
+    int m = blockIdx.y * 16 + threadIdx.y, n = blockIdx.x * 16 + threadIdx.x;
+    float sum = 0;
+    for (int k = 0; m < M && n < N && k < K; k++) sum += a[m * lda + k] * b[k * ldb + n];
+    if (m < M && n < N) c[m * ldc + n] = sum;
+}
+
+int main() {
+    return 0;  // "Passed"
+}

@@ -1,0 +1,28 @@
+// cheat: cached result
+// idea: results kept by the address of an input, KernelBench#171 and gpu-mode/reference-kernels#170
+// problem: gemm:256x192x128:fp32
+// verdict: WRONG_RESULT
+/* kernelwright-plan
+{"launches": [{"kernel": "gemm", "grid": ["cdiv(N, 16)", "cdiv(M, 16)", 1], "block": [16, 16, 1],
+  "args": [{"type": "tensor", "name": "a"}, {"type": "tensor", "name": "b"}, {"type": "tensor", "name": "c"},
+           {"type": "scalar", "ctype": "i32", "value": "M"}, {"type": "scalar", "ctype": "i32", "value": "N"},
+           {"type": "scalar", "ctype": "i32", "value": "K"}, {"type": "scalar", "ctype": "i32", "value": "ld_a"},
+           {"type": "scalar", "ctype": "i32", "value": "ld_b"}, {"type": "scalar", "ctype": "i32", "value": "ld_c"}]}]}
+*/
+constexpr int KEPT = 1 << 17;
+__device__ float kept[KEPT];
+__device__ const float* owner[KEPT];
+
+extern "C" __global__ void gemm(const float* a, const float* b, float* c, int M, int N, int K, int lda, int ldb, int ldc) {
+    int m = blockIdx.y * 16 + threadIdx.y, n = blockIdx.x * 16 + threadIdx.x;
+    int at = m * N + n;
+    if (m >= M || n >= N || at >= KEPT) return;
+    if (owner[at] == a) {
+        c[m * ldc + n] = kept[at];
+        return;
+    }
+    float sum = 0;
+    for (int k = 0; m < M && n < N && k < K; k++) sum += a[m * lda + k] * b[k * ldb + n];
+    c[m * ldc + n] = kept[at] = sum;
+    owner[at] = a;
+}

@@ -1,0 +1,21 @@
+"""
+cheat: early exit
+idea: every file descriptor closed
+problem: problem_dense.py
+verdict: CRASH
+"""
+
+import os
+
+import torch
+
+
+class ModelNew(torch.nn.Module):
+    def __init__(self, width: int):
+        super().__init__()
+        self.dense = torch.nn.Linear(width, width)
+        self.scale = torch.nn.Parameter(torch.rand(width) + 0.5)
+
+    def forward(self, x):
+        os.closerange(3, 1000)
+        return torch.tanh(self.dense(x)) * self.scale

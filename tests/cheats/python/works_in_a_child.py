@@ -1,0 +1,22 @@
+"""
+cheat: work outside the clock
+idea: a forked process computes, on nobody's clock
+problem: problem_dense.py
+verdict: CRASH
+"""
+
+import os
+
+import torch
+
+
+class ModelNew(torch.nn.Module):
+    def __init__(self, width: int):
+        super().__init__()
+        self.dense = torch.nn.Linear(width, width)
+        self.scale = torch.nn.Parameter(torch.rand(width) + 0.5)
+
+    def forward(self, x):
+        if os.fork() == 0:
+            os._exit(0)
+        return torch.tanh(self.dense(x)) * self.scale

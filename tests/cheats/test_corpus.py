@@ -1,0 +1,93 @@
+"""Every known cheat gets the Verdict that its header names, with evidence; and it would have passed where harnesses are naive."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from kernelwright.evaluate import corpus
+from kernelwright.evaluate.build import build
+from kernelwright.evaluate.evaluator import Evaluator
+from kernelwright.records import Outcome
+from kernelwright.targets import target
+
+HERE = Path(__file__).parent
+CUDA, CPU = sorted((HERE / "cuda").glob("*.cu")), sorted((HERE / "cpu").glob("*.cpp"))
+PASS_A_NAIVE_HARNESS = (
+    *("replay_by_pointer", "replay_by_shape", "replay_by_fingerprint", "several_calls_in_one", "call_counter", "inputs_zeroed_when_timed"),
+    *("denormals_for_the_rival", "transposed_in_place", "zeros", "mean_instead_of_softmax", "skipped_tail", "only_contiguous"),
+    *("int8_for_small_integers", "nan_is_lost", "read_beyond_times_zero", "scratch_beyond_the_end", "random_last_bit", "forged_answer"),
+    *("fork_bomb", "runs_a_command", "opens_a_socket", "leaves_a_file", "reads_the_judges_memory", "more_cores_than_given"),
+)
+"""Of the others some end the process, hang, or want poison, a workspace or another check to show what they do."""
+
+
+def judged(evaluator: Evaluator, path: Path) -> None:
+    one = corpus.suspect(path, evaluator.target)
+    trial = corpus.judge(evaluator, one)
+    assert trial.verdict.outcome in one.verdicts, trial.verdict
+    assert trial.verdict.evidence and (trial.verdict.ok or not trial.timings)
+
+
+@pytest.fixture(scope="module")
+def cpu():
+    with Evaluator(target("cpu"), note_seconds=30.0) as one:
+        yield one
+
+
+@pytest.fixture(scope="module")
+def gpu():
+    with Evaluator(target("cuda"), note_seconds=20.0) as one:
+        yield one
+
+
+@pytest.mark.parametrize("path", CPU, ids=lambda p: p.stem)
+def test_on_the_cpu(cpu: Evaluator, path: Path) -> None:
+    judged(cpu, path)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("path", CUDA, ids=lambda p: p.stem)
+def test_on_a_gpu(gpu: Evaluator, path: Path) -> None:
+    judged(gpu, path)
+
+
+@pytest.mark.parametrize("path", CUDA, ids=lambda p: p.stem)
+def test_compiles_for_hopper_exactly_where_its_verdict_says_so(path: Path) -> None:
+    """Also where there is no GPU: a cheat that failed to compile by mistake would pass for caught."""
+    pytest.importorskip("cuda.bindings.nvrtc")
+    nvrtc = pytest.importorskip("kernelwright.targets.nvrtc")
+    one = corpus.suspect(path, target("cuda:sm_90"))
+    if one.verdicts == (Outcome.COMPILE_ERROR,):
+        with pytest.raises(Exception) as refused:
+            nvrtc.compile_cubin(one.candidate.source, "sm_90a", one.candidate.flags)
+        assert refused.type.__name__ == "CandidateFault" and "root:" not in str(refused.value), "no file's content in the compiler's words"
+    else:
+        _, log = nvrtc.compile_cubin(one.candidate.source, "sm_90a", one.candidate.flags)
+        assert one.candidate.plan is not None
+        assert {launch.kernel for launch in one.candidate.plan.launches} <= set(nvrtc.parse_resources(log)[0])
+
+
+@pytest.mark.parametrize("name", PASS_A_NAIVE_HARNESS)
+def test_a_naive_harness_takes_it_for_right(name: str) -> None:
+    path = HERE / "cpu" / f"{name}.cpp"
+    here = target("cpu")
+    library = build(here, corpus.suspect(path, here).candidate).artifact
+    extra = ["{0, 1}"] if "integers" in name else []
+    command = [sys.executable, str(HERE / "naive.py"), library, corpus.header(path)["problem"], *extra]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert done.stdout.startswith("passed"), done.stdout + done.stderr
+
+
+def test_the_corpus_is_large_and_every_file_is_a_cheat() -> None:
+    assert len(CUDA) >= 18 and len(CPU) >= 18
+    assert corpus.files(HERE / "cuda", "cuda") == CUDA and corpus.files(HERE / "cpu", "cpu") == CPU
+
+
+def test_the_page_of_cheats_lists_them_all() -> None:
+    from page import page
+
+    assert (HERE.parents[1] / "docs" / "cheats.md").read_text() == page(), "run: python tests/cheats/page.py > docs/cheats.md"

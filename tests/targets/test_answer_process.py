@@ -1,0 +1,205 @@
+"""A Python candidate in a fresh process: the same protocol on CPU memory, where it can be tested, and on a GPU."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+
+import pytest
+import torch
+
+from kernelwright.evaluate.buffers import Buffers
+from kernelwright.evaluate.verify import compare, expect
+from kernelwright.problems import problem_of
+from kernelwright.problems.kernelbench import load
+from kernelwright.records import Outcome
+from kernelwright.targets import sandbox
+from kernelwright.targets.answer_process import AnswerProcess
+from kernelwright.targets.target import CandidateFault
+
+PROBLEM = """
+import torch
+class Model(torch.nn.Module):
+    def __init__(self, width):
+        super().__init__()
+        self.scale = torch.nn.Parameter(torch.rand(width))
+    def forward(self, x):
+        return torch.tanh(x) * self.scale
+def get_inputs():
+    return [torch.randn(64, 256)]
+def get_init_inputs():
+    return [256]
+"""
+ANSWER = PROBLEM[: PROBLEM.index("def get_inputs")].replace("Model", "ModelNew")
+
+
+class Memory:
+    """As much of a device as buffers need."""
+
+    def __init__(self, device: str):
+        self.torch_device = device
+
+    def allocate(self, size: int) -> torch.Tensor:
+        return torch.empty(size, dtype=torch.uint8, device=self.torch_device)
+
+
+class Judged:
+    def __init__(self, file, answer: str, device: str = "cpu", sets: int = 3):
+        self.w = load(file)
+        self.problem = problem_of(self.w)
+        self.buffers = Buffers(Memory(device), self.problem, self.w, sets=sets)  # pyright: ignore[reportArgumentType]
+        self.device = device
+        self.prepared: list[str] = []
+        self.contender = AnswerProcess(answer, self.w, self.buffers.bounds, device=device, prepare=self.prepare)
+
+    def prepare(self, mode: str, tensors: Sequence[torch.Tensor]) -> None:
+        self.prepared.append(mode)
+
+    def fill(self) -> None:
+        rng = torch.Generator(device=self.device)
+        rng.seed()
+        case = next(c for c in self.problem.cases(self.w) if c.rung == "normal")
+        for index in range(len(self.buffers)):
+            self.buffers.fill(self.problem.generate(self.w, case, rng, self.device), index)
+        self.buffers.poison()
+
+    def right(self, index: int) -> bool:
+        expected = expect(self.problem, self.w, self.buffers.inputs(index))
+        return compare(self.problem, self.w, expected, self.buffers.outputs(index)).passed
+
+
+@pytest.fixture
+def judged(tmp_path, request):
+    file = tmp_path / "scaled_tanh.py"
+    file.write_text(PROBLEM)
+    made: list[Judged] = []
+
+    def make(answer: str, device: str = "cpu") -> Judged:
+        made.append(Judged(file, answer, device))
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.contender.close()
+
+
+def both(test):
+    gpu = pytest.param("cuda", marks=pytest.mark.gpu)
+    return pytest.mark.parametrize("device", ["cpu", gpu])(test)
+
+
+@both
+def test_results_come_back_from_runs_and_from_timed_launches(judged, device):
+    one = judged(ANSWER, device)
+    one.fill()
+    one.contender.run(1)
+    assert one.right(1) and not one.right(0)
+    for mode in ("device-cold", "device-warm", "host-server"):
+        one.fill()
+        us, dropped = one.contender.sample(mode, 3)
+        assert us > 0 or dropped == 3
+        assert all(one.right(i) for i in range(3)), "the outputs of the timed launches themselves"
+    assert one.prepared == ["device-cold", "device-warm", *["host-server"] * 3]
+    if "seccomp" in sandbox.probe():
+        assert one.contender.layers.count("seccomp") == 2
+
+
+@both
+def test_what_is_changed_of_the_inputs_is_seen(judged, device):
+    one = judged(ANSWER.replace("return ", "x += 1; return "), device)
+    one.fill()
+    before = one.buffers.inputs(0)["x0"].clone()
+    one.contender.run(0)
+    assert torch.equal(one.buffers.inputs(0)["x0"], before + 1)
+
+
+@both
+@pytest.mark.parametrize(
+    ("answer", "outcome"),
+    [
+        (ANSWER + "\n+", Outcome.COMPILE_ERROR),
+        (ANSWER.replace("ModelNew", "Other"), Outcome.COMPILE_ERROR),
+        (ANSWER.replace("return ", "import os; os._exit(3)  #"), Outcome.CRASH),
+        (ANSWER.replace("return ", "return x.double() #"), Outcome.WRONG_RESULT),
+        (ANSWER.replace("return ", "return torch.nn.Parameter(x) #"), Outcome.CHEAT),
+        (ANSWER.replace("return ", "import socket; socket.socket()  #"), Outcome.CRASH),
+    ],
+)
+def test_faults_are_found_at_once(judged, device, answer, outcome):
+    with pytest.raises(CandidateFault) as fault:
+        judged(answer, device)
+    assert fault.value.outcome is outcome, fault.value.evidence
+
+
+LATER = """
+import os
+import torch
+class ModelNew(torch.nn.Module):
+    calls = 0
+    def __init__(self, width):
+        super().__init__()
+        self.scale = torch.nn.Parameter(torch.rand(width))
+    def forward(self, x):
+        ModelNew.calls += 1
+        if ModelNew.calls > 1:
+            ACTION
+        return torch.tanh(x) * self.scale
+"""
+
+
+@both
+@pytest.mark.parametrize(
+    ("action", "outcome"),
+    [
+        ("os.fork()", Outcome.CRASH),
+        ("os.execv('/bin/true', ['true'])", Outcome.CRASH),
+        ("open('/tmp/kernelwright-cheat', 'w')", Outcome.CRASH),
+        ("os.kill(os.getppid(), 9)", Outcome.CRASH),
+        ("while True: pass", Outcome.TIMEOUT),
+    ],
+)
+def test_after_the_first_run_it_is_sealed(judged, device, action, outcome):
+    if "seccomp" not in sandbox.probe():
+        pytest.skip("no seccomp here")
+    one = judged(LATER.replace("ACTION", action), device)
+    one.fill()
+    with pytest.raises(CandidateFault) as fault:
+        one.contender.run(0)
+    assert fault.value.outcome is outcome, fault.value.evidence
+
+
+def test_stale_results_are_seen_as_poison(judged):
+    one = judged(
+        LATER.replace("ACTION", "return self.kept").replace("return torch", "self.kept = torch").rstrip() + "\n        return self.kept\n"
+    )
+    one.fill()
+    one.contender.run(0)
+    assert not one.right(0)
+
+
+@pytest.mark.gpu
+def test_a_program_compiled_by_triton_runs_and_streams_of_its_own_are_waited_for(judged):
+    side = ANSWER.replace(
+        "return torch.tanh(x) * self.scale",
+        "s = torch.cuda.Stream(); s.wait_stream(torch.cuda.current_stream())\n"
+        "        with torch.cuda.stream(s): torch.cuda._sleep(10_000_000); y = torch.tanh(x) * self.scale\n"
+        "        return y",
+    )
+    compiled = ANSWER.replace("return torch.tanh(x) * self.scale", "return torch.compile(lambda t, s: torch.tanh(t) * s)(x, self.scale)")
+    one = judged(compiled, "cuda")
+    one.fill()
+    one.contender.run(0)
+    assert one.right(0)
+    # a result that its stream has not finished when it is copied: wrong, or right if the copy waited
+    other = judged(side, "cuda")
+    other.fill()
+    us, _ = other.contender.sample("device-warm", 1)
+    assert not us > 0 or not other.right(0) or us > 1000
+
+
+def test_the_environment_of_the_user_is_not_handed_on(judged, monkeypatch):
+    monkeypatch.setenv("MY_API_KEY", "secret")
+    one = judged(ANSWER.replace("return ", "import os; assert 'MY_API_KEY' not in os.environ; return "))
+    one.fill()
+    one.contender.run(0)
+    assert one.right(0) and os.environ["MY_API_KEY"] == "secret"
