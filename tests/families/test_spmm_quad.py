@@ -12,7 +12,7 @@ import torch
 
 from kernelwright.evaluate.verify import compare, expect
 from kernelwright.families.family import Config, DeviceFacts, Family
-from kernelwright.families.spmm_quad import Streams, Tiles, Unpack
+from kernelwright.families.spmm import Streams, Tiles, Unpack
 from kernelwright.problems import problem_of, resolve
 from kernelwright.problems.problem import TORCH_DTYPES
 from kernelwright.records import Candidate, Workload

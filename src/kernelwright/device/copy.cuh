@@ -112,6 +112,10 @@ __device__ __forceinline__ void store_shared_float4(unsigned to, float4 v) {
     asm volatile("st.shared.v4.f32 [%0], {%1, %2, %3, %4};" ::"r"(to), "f"(v.x), "f"(v.y), "f"(v.z), "f"(v.w) : "memory");
 }
 
+__device__ __forceinline__ void store_shared_2(unsigned to, unsigned v) {
+    asm volatile("st.shared.b16 [%0], %1;" ::"r"(to), "h"((unsigned short)v) : "memory");
+}
+
 __device__ __forceinline__ void store_shared_4(unsigned to, unsigned v) {
     asm volatile("st.shared.u32 [%0], %1;" ::"r"(to), "r"(v) : "memory");
 }

@@ -1,153 +1,249 @@
 """The three-layer layout: a 2:4 part for sparse tensor cores, its empty slots filled with what did not fit, and a rest.
 
 After the abstract of "Accelerating GPU Inference of Large Language Models with Moderately Unstructured Sparse Weight Matrices" (DAC 2026,
-arXiv 2607.08786), whose code is not to be had; what the abstract leaves open (window, codes, the order of fillers) is decided here.
+arXiv 2607.08786), whose code is not to be had; what the abstract leaves open (records, codes, order, distances) is decided here.
 
-Each group of four neighbouring columns has two slots. Its first two non-zeros take them (Sparse-TC layer); a third and fourth overflow.
-Within a window of 256 columns of a row, the k-th overflowing weight goes into the k-th slot that is still empty (Slot-Filling layer), and
-a byte says how far its column lies from the column of its slot, modulo 256: every distance is relative to its own slot, so all are
-decoded at once. What finds no slot is kept with its column (Residual layer).
+Each group of four neighbouring columns has two slots. Its first two non-zeros take them (Sparse-TC layer); a third and fourth overflow, and
+as they are the later ones they stand in column 2 or 3 of the group: they have two places of their own, and those are a 2:4 matrix, too,
+whose positions are always 2 and 3. An overflowing weight is kept in a slot that stayed empty, at most 127 slots away (Slot-Filling layer),
+with that distance: all are put into their places at once. What finds no slot is kept with its column (Residual layer).
 
-    slots       int16 (rows, 2 groups)          the values; an empty slot holds 0
-    codes       uint8 (rows, ceil(groups / 2))  4 bits a group, the even one in the low bits
-    distances   uint8 (filled slots)            in slot order
-    residual    int16 (left over)               row by row
-    columns     int16 (left over), to be read as unsigned; int32 where the matrix has more than 65,536 columns
-    rows        int32 (rows + 1)                where each row's residual begins
+A record is 16 rows x 256 columns; they lie strip by strip, from left to right. `offsets` (int32, one more than records) says where each
+begins, in units of 16 bytes.
 
-A code with first < second (2 + 2 bits, as mma.sp's metadata) is a group of two; first == second a group of one at that column, whose
-second slot is free; 3, 0 a group of none. A free slot with a value that is not zero is filled, and its distance is the next one."""
+    slots     2048 x 16 bits   [chunk of 64 columns][h][g][t][q][slot]: row g + 8 h, group t + 4 (q % 2) of the chunk's k-step q / 2;
+                               empty slots hold 0. For a chunk and h a lane 4 g + t of mma.sp.m16n8k32 loads its registers by 16 bytes
+    codes     128 words        [lane 4 g + t][chunk]: metadata of k-step t / 2 of the chunk, groups 4 (t % 2) ... + 3, 4 bits each; row g in
+                               the low half, row g + 8 in the high one. Columns of the two slots, the first the smaller one
+    ends      16 x 16 bits     where the fillers of each 256 slots end, and the residual of each g; bytes from the record's beginning
+    fillers   16 bits each     8 bits: the slot, of its 256; 8 bits: the place of the overflow minus the slot, plus 128. In order of slots;
+                               then up to 2 bytes of zeros
+    residual  32 bits each     the value; 8 bits: column; 1 bit: h. By g; then up to 12 bytes of zeros"""
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor
 
-from kernelwright.layouts.bits import numbers, pack_bits, place, raw, select, up
+from kernelwright.layouts.bits import numbers, raw, up
 
 NAME = "three-layer"
-PARTS = ("slots", "codes", "distances", "residual", "columns", "rows")
-FACTS = ()
+PARTS = ("records", "offsets")
+FACTS = ("largest",)
 SIZES = (2,)
-WINDOW = 256
-CHUNK = 1 << 20
-"""Weights packed at a time."""
 
-EMPTY = 3 | 0 << 2
+ROWS, COLUMNS = 16, 256
+WEIGHTS = ROWS * COLUMNS
+SLOTS = WEIGHTS // 2
+GROUPS = WEIGHTS // 4
+BLOCKS = 8
+"""Of 256 slots, each a chunk's rows of one h."""
+ALIGN = 16
+FIXED = 2 * SLOTS + GROUPS // 2 + 32
+"""Bytes of slots, codes and ends."""
+REACH = 128
+PASSES = (0, 64, 32, 96)
+"""Where the windows of 128 slots begin in which overflow meets empty slots; what one pass leaves is tried in the next."""
+CHUNK, GPU_CHUNK = 1 << 20, 1 << 24
+"""Weights packed or unpacked at a time."""
 
 
 def pack(weight: Tensor) -> tuple[dict[str, Tensor], dict[str, int]]:
-    """(rows, columns), contiguous, 16-bit elements -> parts, no facts."""
-    rows_at_once = max(1, CHUNK // weight.shape[1])
-    chunks = [_pack_rows(raw(some)) for some in weight.split(rows_at_once)]
-    parts = {name: torch.cat([chunk[name] for chunk in chunks]) for name in PARTS}
-    counts = parts["rows"]
-    parts["rows"] = torch.nn.functional.pad(counts.cumsum(0, dtype=torch.int32), (1, 0))
-    return parts, {}
+    """(rows, columns), contiguous, 16-bit elements -> parts, facts (largest: the largest record in bytes)."""
+    strips = max(1, _chunk(weight) // up(weight.shape[1], COLUMNS) // ROWS)
+    chunks = [_pack_strips(raw(some)) for some in weight.split(strips * ROWS)]
+    records, sizes = (torch.cat(some) for some in zip(*chunks, strict=True))
+    offsets = torch.zeros(sizes.shape[0] + 1, dtype=torch.int64, device=weight.device)
+    torch.cumsum(sizes // ALIGN, 0, out=offsets[1:])
+    if int(offsets[-1]) >= 1 << 31:
+        raise ValueError("the packed weight is larger than 32 GiB; split it by rows first")
+    return {"records": records, "offsets": offsets.to(torch.int32)}, {"largest": int(sizes.max())}
 
 
-def _pack_rows(bits: Tensor) -> dict[str, Tensor]:
-    """Some rows -> parts; "rows" holds the residual's count of each row instead of where it begins."""
+def _chunk(weight: Tensor) -> int:
+    return CHUNK if weight.device.type == "cpu" else GPU_CHUNK
+
+
+def _pack_strips(bits: Tensor) -> tuple[Tensor, Tensor]:
+    """Some strips -> records (uint8) and the bytes of each."""
     rows, columns = bits.shape
-    groups, device = up(columns, 4) // 4, bits.device
-    windows = up(columns, WINDOW) // WINDOW
-    bits = torch.nn.functional.pad(bits, (0, windows * WINDOW - columns)).view(rows, windows, 64, 4)
-    mask = bits != 0
+    missing = (0, up(columns, COLUMNS) - columns, 0, up(rows, ROWS) - rows)
+    groups = _to_records(torch.nn.functional.pad(bits, missing) if any(missing) else bits)
+    n, device = groups.shape[0], bits.device
+    mask = groups != 0
+    nibble = (mask * torch.tensor([1, 2, 4, 8], dtype=torch.uint8, device=device)).sum(2, dtype=torch.int32)
+    own, taken, first = _Tables.own(device)[nibble], _Tables.taken(device)[nibble], _Tables.columns(device)[nibble]
+    slots = (groups.gather(2, first) * taken).view(n, SLOTS)
+    over = (mask & ~own)[:, :, 2:].reshape(n, SLOTS)
+    overflow = groups[:, :, 2:].reshape(n, SLOTS)
 
-    # the first two non-zeros of each group
-    packed = pack_bits(mask.view(rows, windows, WINDOW))
-    nibble = torch.stack([packed & 15, packed >> 4], 3).view(rows, windows, 64)
-    kept = _own(nibble)
-    slots = torch.zeros(rows, windows, 128, dtype=torch.int16, device=device)
-    place(slots, _taken(nibble).view(slots.shape), select(bits, kept))
-    codes = _table(_code, device).index_select(0, nibble.view(-1).to(torch.int32)).view(rows, 64 * windows)[:, :groups]
-    codes = torch.nn.functional.pad(codes, (0, groups % 2)).view(rows, (groups + 1) // 2, 2)
+    home = torch.full((n, SLOTS), -1, dtype=torch.int16, device=device)  # of a slot: the place of the overflow that it keeps
+    free = ~taken.view(n, SLOTS)
+    for begin in PASSES:
+        _match(over, free, home, begin)
+    filled = home >= 0
+    record, slot = filled.nonzero(as_tuple=True)
+    place = home[record, slot].to(torch.int64)
+    slots[record, slot] = overflow[record, place]
+    fillers = ((slot % 256) | (place - slot + REACH) << 8).to(torch.int16)
 
-    # overflow meets empty slots, window by window
-    over = (mask & ~kept).view(rows, windows, WINDOW)
-    free = slots == 0
-    exists = torch.arange(windows * 128, device=device).view(windows, 128) < 2 * groups
-    free &= exists
-    matched = torch.minimum(over.sum(2, dtype=torch.int16), free.sum(2, dtype=torch.int16))[:, :, None]
-    taken = over & (over.cumsum(2, dtype=torch.int16) <= matched)
-    filled = free & (free.cumsum(2, dtype=torch.int16) <= matched)
-    flat = bits.view(rows, windows, WINDOW)
-    place(slots, filled, select(flat, taken))
-    column = torch.arange(WINDOW, device=device, dtype=torch.int16).to(torch.uint8)
-    home = column[::4].repeat_interleave(2)
-    distances = select(column.expand(over.shape), taken) - select(home.expand(free.shape), filled)
+    # the rest, by g
+    left = over.view(n, 4, 2, 8, 32).permute(0, 3, 1, 2, 4)
+    where, g, chunk, h, within = left.nonzero(as_tuple=True)
+    column = chunk * 64 + _Tables.column(device)[within]
+    value = overflow.view(n, 4, 2, 8, 32)[where, chunk, h, g, within]
+    residual = torch.stack([value, (column | h << 8).to(torch.int16)], 1)
 
-    # the rest
-    left = over & ~taken
-    number = torch.arange(windows * WINDOW, device=device).to(_index(columns)).view(windows, WINDOW).expand(left.shape)
-    return {
-        "slots": slots.view(rows, 128 * windows)[:, : 2 * groups].contiguous(),
-        "codes": codes[..., 0] | codes[..., 1] << 4,
-        "distances": distances,
-        "residual": select(flat, left),
-        "columns": select(number, left),
-        "rows": left.sum((1, 2), dtype=torch.int32),
-    }
+    fill_ends = FIXED + 2 * filled.view(n, BLOCKS, 256).sum(2).cumsum(1)
+    rest = (fill_ends[:, -1:] + 3) // 4 * 4
+    rest_ends = rest + 4 * left.flatten(2).sum(2).cumsum(1)
+    sizes = (rest_ends[:, -1] + ALIGN - 1) // ALIGN * ALIGN
+    base = (sizes.cumsum(0) - sizes) // 2
+    out = torch.zeros(int(sizes.sum()) // 2, dtype=torch.int16, device=device)
+    ends = torch.cat([fill_ends, rest_ends], 1).to(torch.int16)
+    fixed = torch.cat([slots, _codes(_Tables.code(device)[nibble]), ends], 1)
+    out[base[:, None] + torch.arange(FIXED // 2, device=device)] = fixed
+    out[_at(base + FIXED // 2, record)] = fillers
+    out[(_at((base + rest[:, 0] // 2) // 2, where) * 2)[:, None] + torch.arange(2, device=device)] = residual
+    return out.view(torch.uint8), sizes
+
+
+def _match(over: Tensor, free: Tensor, home: Tensor, begin: int) -> None:
+    """In each window of 128 slots the k-th overflowing weight goes into the k-th free slot; both are struck off."""
+    end = SLOTS - (128 - begin) % 128
+    waiting, empty = (x[:, begin:end].view(over.shape[0], -1, 128) if begin == 0 else x[:, begin:end].unflatten(1, (-1, 128)) for x in (over, free))
+    ranks = [x.cumsum(2, dtype=torch.int16) for x in (waiting, empty)]
+    matched = torch.minimum(ranks[0][:, :, -1:], ranks[1][:, :, -1:])
+    record, window, place = (waiting & (ranks[0] <= matched)).nonzero(as_tuple=True)
+    _, _, slot = (empty & (ranks[1] <= matched)).nonzero(as_tuple=True)
+    start = begin + 128 * window
+    home[record, start + slot] = (start + place).to(torch.int16)
+    over[record, start + place] = False
+    free[record, start + slot] = False
+
+
+def _at(base: Tensor, record: Tensor) -> Tensor:
+    """Where the elements of a list go whose records ascend: one after the other from each record's base on."""
+    number = torch.arange(record.shape[0], device=record.device)
+    first = torch.searchsorted(record, torch.arange(base.shape[0], device=record.device))
+    return base[record] + number - first[record]
 
 
 def unpack(parts: dict[str, Tensor], facts: dict[str, int], out: Tensor) -> None:
-    """Writes every element of `out` (rows, columns), contiguous."""
+    """Writes every element of `out` (rows, columns), contiguous. Reads the records as a kernel does, and never waits for the device."""
     rows, columns = out.shape
-    groups, device = up(columns, 4) // 4, out.device
-    width = groups * 4
-    codes = torch.stack([parts["codes"] & 15, parts["codes"] >> 4], 2).flatten(1)[:, :groups].reshape(-1).to(torch.int32)
-    nibble = _table(_nibble, device).index_select(0, codes).view(rows, groups)
-    slots = parts["slots"]
-    own = _taken(nibble).view(rows, 2 * groups)
-    dense = torch.zeros(rows, width, dtype=torch.int16, device=device)
-    place(dense, _own(nibble).view(rows, width), select(slots, own))
-
-    filled = ~own & (slots != 0)
-    slot = select(torch.arange(rows * 2 * groups, device=device), filled)
-    row, home = slot // (2 * groups), slot % (2 * groups) // 2 * 4
-    column = home // WINDOW * WINDOW + (home + parts["distances"]) % WINDOW
-    dense.view(-1)[row * width + column] = select(slots, filled)
-    row = torch.repeat_interleave(torch.arange(rows, device=device), parts["rows"].diff())
-    dense.view(-1)[row * width + _unsigned(parts["columns"])] = parts["residual"]
-    raw(out).copy_(dense[:, :columns])
+    per_strip = up(columns, COLUMNS) // COLUMNS
+    offsets, records = parts["offsets"], parts["records"].view(torch.int16)
+    at_once = max(1, _chunk(out) // (per_strip * WEIGHTS))
+    for strip in range(0, up(rows, ROWS) // ROWS, at_once):
+        few = offsets[strip * per_strip : (strip + at_once) * per_strip]
+        few = few[: min(few.shape[0], offsets.shape[0] - 1 - strip * per_strip)].to(torch.int64) * (ALIGN // 2)
+        dense = _from_records(_read(records, few), per_strip)
+        here = raw(out)[strip * ROWS : (strip + at_once) * ROWS]
+        here.copy_(dense[: here.shape[0], :columns])
 
 
-def _index(columns: int) -> torch.dtype:
-    return torch.int16 if columns <= 1 << 16 else torch.int32
+def _read(records: Tensor, at: Tensor) -> Tensor:
+    """int16 (n, groups, 4) of the records that begin at these 16-bit elements."""
+    n, device = at.shape[0], at.device
+    fixed = records[at[:, None] + torch.arange(FIXED // 2, device=device)]
+    ends = fixed[:, -16:].to(torch.int64) & 0xFFFF
+    number = torch.arange(SLOTS, device=device)
+    lost = torch.full((n, 1), SLOTS, dtype=torch.int64, device=device)  # where what a shorter list lacks is written
+    slots = torch.nn.functional.pad(fixed[:, :SLOTS], (0, 1))
+
+    bytes_at = FIXED + 2 * number.expand(n, SLOTS)
+    block = torch.searchsorted(ends[:, :8].contiguous(), bytes_at, right=True)
+    entry = records[(at[:, None] + bytes_at // 2).clamp_(max=records.shape[0] - 1)].to(torch.int64) & 0xFFFF
+    slot = torch.where(block < BLOCKS, block * 256 + (entry & 255), lost)
+    place = torch.where(block < BLOCKS, slot + (entry >> 8) - REACH, lost)
+    overflow = torch.zeros_like(slots).scatter_(1, place, slots.gather(1, slot))
+    slots.scatter_(1, slot, 0)
+
+    dense = torch.zeros(n, GROUPS, 4, dtype=torch.int16, device=device)
+    codes = _from_codes(fixed[:, SLOTS:-16])
+    dense.scatter_(2, torch.stack([codes & 3, codes >> 2], 2), slots[:, :SLOTS].reshape(n, GROUPS, 2))
+    places = overflow[:, :SLOTS].reshape(n, GROUPS, 2)
+    dense[:, :, 2:] += places  # one of the two is 0
+
+    bytes_at = (ends[:, 7:8] + 3) // 4 * 4 + 4 * number
+    g = torch.searchsorted(ends[:, 8:].contiguous(), bytes_at, right=True)
+    entry = records[(at[:, None] + bytes_at // 2)[:, :, None].add(torch.arange(2, device=device)).clamp_(max=records.shape[0] - 1)]
+    column, h = entry[:, :, 1].to(torch.int64) & 255, entry[:, :, 1].to(torch.int64) >> 8 & 1
+    lane = g * 4 + column // 4 % 4
+    group = (column // 64 * 2 + h) * 128 + lane * 4 + column // 16 % 4
+    flat = torch.nn.functional.pad(dense.view(n, WEIGHTS), (0, 1))
+    flat.scatter_(1, torch.where(g < 8, group * 4 + column % 4, 2 * lost), entry[:, :, 0])
+    return flat[:, :WEIGHTS].contiguous().view(n, GROUPS, 4)
 
 
-def _unsigned(index: Tensor) -> Tensor:
-    return index.to(torch.int64) & (0xFFFF if index.dtype == torch.int16 else 0xFFFFFFFF)
+_AXES = (0, 3, 4, 1, 2, 7, 5, 6)  # (strip, h, g, record, chunk, k-step, half, t) -> (strip, record, chunk, h, g, t, k-step, half)
 
 
-def _own(nibble: Tensor) -> Tensor:
-    """The first two set bits of each nibble, bool (..., 4)."""
-    bits = numbers(4, nibble.device)
-    return _look_up(((bits != 0) & (bits.cumsum(1) <= 2)).view(torch.int32), nibble)
+def _to_records(bits: Tensor) -> Tensor:
+    """int16 (16 strips, 256 per strip) -> (records, groups, 4): a group moves as one element of 64 bits."""
+    strips, per_strip = bits.shape[0] // ROWS, bits.shape[1] // COLUMNS
+    groups = bits.view(torch.int64).view(strips, 2, 8, per_strip, 4, 2, 2, 4).permute(_AXES)
+    return groups.reshape(strips * per_strip, GROUPS).view(torch.int16).view(-1, GROUPS, 4)
 
 
-def _taken(nibble: Tensor) -> Tensor:
-    """Which of its two slots a group takes itself, bool (..., 2)."""
-    counts = numbers(4, nibble.device).sum(1)
-    return _look_up((counts[:, None] > torch.arange(2, device=nibble.device)).view(torch.int16), nibble)
+def _from_records(groups: Tensor, per_strip: int) -> Tensor:
+    """The other way: (records, groups, 4) -> int16 (16 strips, 256 per strip)."""
+    strips = groups.shape[0] // per_strip
+    dense = groups.new_empty(strips * ROWS, per_strip * COLUMNS)
+    places = dense.view(torch.int64).view(strips, 2, 8, per_strip, 4, 2, 2, 4).permute(_AXES)
+    places.copy_(groups.view(groups.shape[0], WEIGHTS).view(torch.int64).view(places.shape))
+    return dense
 
 
-def _look_up(table: Tensor, nibble: Tensor) -> Tensor:
-    """From a table of 16 groups of bools, each seen as one integer."""
-    found = table.view(16).index_select(0, nibble.reshape(-1).to(torch.int32))
-    return found.view(torch.bool).view(*nibble.shape, table.element_size())
+def _codes(code: Tensor) -> Tensor:
+    """int64 (n, groups) -> int16 (n, 256): from [chunk][h][g][t][k-step][half] to [g][k-step, half][chunk][h] of four t's."""
+    n = code.shape[0]
+    by = code.view(n, 4, 2, 8, 4, 2, 2).permute(0, 3, 5, 6, 1, 2, 4)
+    return (by << torch.arange(0, 16, 4, device=code.device)).sum(6).to(torch.int16).reshape(n, 256)
 
 
-def _code(nibble: int) -> int:
-    """Bits 0 and 1: the column of the first slot; bits 2 and 3: of the second."""
-    columns = [i for i in range(4) if nibble >> i & 1][:2]
-    return columns[0] | columns[-1] << 2 if columns else EMPTY
+def _from_codes(words: Tensor) -> Tensor:
+    """The other way, int64."""
+    n = words.shape[0]
+    by = words.view(n, 8, 2, 2, 4, 2, 1).to(torch.int64) >> torch.arange(0, 16, 4, device=words.device) & 15
+    return by.permute(0, 4, 5, 1, 6, 2, 3).reshape(n, GROUPS)
 
 
-def _nibble(code: int) -> int:
-    return 0 if code == EMPTY else 1 << (code & 3) | 1 << (code >> 2)
+class _Tables:
+    """What follows from which of a group's four columns are non-zero (16 ways)."""
+
+    @staticmethod
+    def own(device: torch.device) -> Tensor:
+        """Its first two, bool (16, 4)."""
+        bits = numbers(4, device)
+        return (bits != 0) & (bits.cumsum(1) <= 2)
+
+    @staticmethod
+    def columns(device: torch.device) -> Tensor:
+        """Of its two slots, int64 (16, 2); ascending, as mma.sp wants them: beside a single weight any other column."""
+        return torch.tensor([_pair(nibble) for nibble in range(16)], device=device)
+
+    @staticmethod
+    def taken(device: torch.device) -> Tensor:
+        """Which slots its first two take, bool (16, 2)."""
+        return torch.tensor([[bool(nibble >> column & 1) for column in _pair(nibble)] for nibble in range(16)], device=device)
+
+    @staticmethod
+    def code(device: torch.device) -> Tensor:
+        columns = _Tables.columns(device)
+        return columns[:, 0] | columns[:, 1] << 2
+
+    @staticmethod
+    def column(device: torch.device) -> Tensor:
+        """Of each of the 32 places for overflow [t][k-step][half][0, 1] of a chunk's row."""
+        t, step, half, which = torch.unravel_index(torch.arange(32, device=device), (4, 2, 2, 2))
+        return step * 32 + half * 16 + t * 4 + 2 + which
 
 
-def _table(entry, device: torch.device) -> Tensor:
-    values = [entry(i) for i in range(16)]
-    return torch.tensor(values, dtype=torch.uint8, device=device)
+def _pair(nibble: int) -> tuple[int, int]:
+    own = [column for column in range(4) if nibble >> column & 1][:2]
+    if len(own) == 2:
+        return own[0], own[1]
+    first = min(own[0], 2) if own else 0
+    return first, first + 1

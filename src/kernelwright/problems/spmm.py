@@ -1,12 +1,15 @@
 """`spmm`: a linear layer whose weight was pruned without structure and is kept compressed, Y = X W^T, in fp16 or bf16.
 
 X is N x K, W M x K, Y N x M. A Workload's layout says how W is kept and how many of it are zeros: `quad-50` is the layout quad-bitmap of
-`kernelwright.layouts`, half of the weights zeros. All that belongs to W is constant, as a model's weights are. Beside the layout's parts
+`kernelwright.layouts`, half of the weights zeros; `three-50` is three-layer. All that belongs to W is constant, as a model's weights are. Beside the layout's parts
 the inputs hold W dense as `w`, which is what the dense rivals multiply with. `facts` are the layout's numbers that a kernel must know and
 that depend on the mask.
 
 The epilogue is any of `bias`, `silu-mul`, `residual` joined by + in this order:
 y = x W^T + bias (M);  y = silu(y) * factor (N x M);  y = y + addend (N x M).
+
+Whether a NaN or an infinity of X meets the zeros of W, as in a dense product, is left to the kernel: those of 2:4 positions are skipped by
+the hardware. Kernels of three layers multiply by zeros of their own, too, so that infinities of X may become NaN.
 """
 
 from __future__ import annotations
@@ -15,18 +18,20 @@ import math
 import re
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 
-from kernelwright.layouts import quad_bitmap
+from kernelwright.layouts import quad_bitmap, three_layer
 from kernelwright.problems.draws import normal, place, uniform
-from kernelwright.problems.gemm import EXACT_LIMIT
-from kernelwright.problems.problem import TORCH_DTYPES, UNIT_ROUNDOFF, Case, Cost, Problem, Tensors, TensorSpec
+from kernelwright.problems.gemm import COLUMNS, EXACT_LIMIT, picked
+from kernelwright.problems.problem import TORCH_DTYPES, UNIT_ROUNDOFF, Case, Cost, Pick, Problem, Tensors, TensorSpec, one_after_the_other
 from kernelwright.records import DTYPES, Workload
 
 EPILOGUES = ("bias", "silu-mul", "residual")
-LAYOUTS = ("quad",)
+LAYOUTS: dict[str, Any] = {"quad": quad_bitmap, "three": three_layer}
+"""By name: modules of `kernelwright.layouts`."""
 LEAST_ZEROS, MOST_ZEROS = 30, 95
 """Percent. Below 30 `kernelwright.sparse` refuses to compress."""
 _MOST = 2
@@ -54,7 +59,7 @@ def parse(layout: str) -> Weights:
     if match is None or match[1] not in LAYOUTS or not LEAST_ZEROS <= int(match[2]) <= MOST_ZEROS:
         raise ValueError(
             f"{layout!r} is no layout of a pruned weight; write {' or '.join(LAYOUTS)}, a dash and the percentage of zeros "
-            f"({LEAST_ZEROS} to {MOST_ZEROS}), as in {LAYOUTS[0]}-50"
+            f"({LEAST_ZEROS} to {MOST_ZEROS}), as in quad-50"
         )
     return Weights(match[1], int(match[2]))
 
@@ -77,14 +82,17 @@ class Spmm(Problem):
 
     def tensors(self, w: Workload) -> tuple[TensorSpec, ...]:
         n, m, k = (w.axes[x] for x in self.axes)
-        count = -(-m // 16) * -(-k // 128)
-        # what masks of this density need at most: headers with 16-bit prefixes, and values to six standard deviations
-        kept = min(m * k, math.ceil(m * k * (1 - weights(w).zeros / 100) + 6 * math.sqrt(m * k) + 8))
+        module = LAYOUTS[weights(w).layout]
+        count = -(-m // module.ROWS) * -(-k // module.COLUMNS)
+        # what masks of this density need at most, with six standard deviations and a full column: in quad-bitmap headers with 16-bit prefixes
+        # and the values; in three layers half of all values beside the slots, in 4 bytes each
+        kept = min(m * k, math.ceil(m * k * (1 - weights(w).zeros / 100) + 6 * math.sqrt(m * k) + m + 8))
+        head = 384 if module is quad_bitmap else three_layer.FIXED + 16
         steps = w.epilogue.split("+")
         return (
             TensorSpec("x", (n, k), w.dtype, "in"),
             TensorSpec("w", (m, k), w.dtype, "in", constant=True),
-            TensorSpec("records", (count * (384 + 16) // 4 + -(-kept // 2),), "int32", "in", constant=True),
+            TensorSpec("records", (count * (head + 16) // 4 + -(-kept // 2),), "int32", "in", constant=True),
             TensorSpec("offsets", (count + 1,), "int32", "in", constant=True),
             TensorSpec("facts", (2,), "int32", "in", constant=True),
             *([TensorSpec("bias", (m,), w.dtype, "in", constant=True)] if "bias" in steps else []),
@@ -124,17 +132,17 @@ class Spmm(Problem):
             x[:, half : 2 * half] = -x[:, :half]
             dense[:, half : 2 * half] = dense[:, :half]
         elif case.name in ("nan", "inf"):
-            for name in ("x", "w"):
-                place(inputs[name], math.nan if case.name == "nan" else math.inf, rng)
-        if dense.numel():
-            parts, facts = quad_bitmap.pack(dense.to(dtype), expected=weights(w).expected)
-        else:
-            parts = {"records": torch.empty(0, dtype=torch.uint8), "offsets": torch.zeros(1, dtype=torch.int32)}
-            facts = {"prefix_bits": 8, "largest": 16}
+            value = math.nan if case.name == "nan" else math.inf
+            place(dense, value, rng)
+            if case.name == "nan" or weights(w).layout == "quad":
+                place(x, value, rng)
+                met = ~torch.isfinite(x).all(0)  # no row of W lacks that column
+                dense[:, met] = torch.where(dense[:, met] == 0, 1, dense[:, met])
+        parts, facts = _packed(dense, weights(w))
         records = torch.zeros(specs["records"].shape, dtype=torch.int32, device=device)
         packed = parts["records"].view(torch.int32)
         records[: packed.shape[0]] = packed
-        numbers = torch.tensor([facts["prefix_bits"], facts["largest"]], dtype=torch.int32, device=device)
+        numbers = torch.tensor(kernel_facts(facts), dtype=torch.int32, device=device)
         return inputs | {"records": records, "offsets": parts["offsets"].to(device), "facts": numbers}
 
     def _draw(self, w: Workload, case: Case, shape: tuple[int, ...], rng: torch.Generator, device: torch.device | str) -> torch.Tensor:
@@ -198,7 +206,7 @@ class Spmm(Problem):
         return 2.0
 
     def error_floor(self, w: Workload) -> float:
-        return max(0.5 * UNIT_ROUNDOFF[w.dtype], 0.5 * math.sqrt(w.axes["K"]) * UNIT_ROUNDOFF["fp32"])
+        return max(0.5 * UNIT_ROUNDOFF[w.dtype], one_after_the_other(w.axes["K"], w))
 
     def cost(self, w: Workload) -> Cost:
         """With the weight as a bitmap and its values, the least that holds any mask at half."""
@@ -211,6 +219,24 @@ class Spmm(Problem):
         shapes = [(1, 1, 1), (1, 40, 128), (8, 16, 136), (5, 33, 65), (3, 130, 300), (8, 64, 512), (7, 272, 1288)]
         shapes += [(9, 48, 264), (16, 80, 640), (0, 16, 128), (8, 0, 128), (8, 16, 0), (32, 64, 256), (61, 200, 392), (130, 72, 264)]
         return tuple(w.replace(axes=dict(zip(self.axes, s, strict=True))) for s in shapes)
+
+    def alterable(self, w: Workload) -> tuple[str, ...]:
+        """All but the weight, which is there twice."""
+        return tuple(s.name for s in self.tensors(w) if s.role == "in" and (not s.constant or s.name == "bias"))
+
+    def sample_rows(self, w: Workload, outputs: Tensors, fewer: int = 1) -> tuple[Pick, Pick]:
+        """1,024 of the weight's rows: a float64 copy of all of it would take longer than the launch that is checked."""
+        most = COLUMNS // fewer
+        rows = torch.randint(w.axes["M"], (most,), device=outputs["y"].device) if w.axes["M"] > most else None
+
+        def of_inputs(inputs: Tensors) -> Tensors:
+            axis = {"w": 0, "bias": 0, "factor": 1, "addend": 1}
+            return {name: picked(t, axis[name], rows) if name in axis else t for name, t in inputs.items()}
+
+        return of_inputs, lambda outputs: {"y": picked(outputs["y"], 1, rows)}
+
+    def rows_workload(self, w: Workload, outputs: Tensors) -> Workload:
+        return w.replace(axes=w.axes | {"M": outputs["y"].shape[1]})
 
 
 class Unpack(Problem):
@@ -248,7 +274,7 @@ class Unpack(Problem):
         facts = {"prefix_bits": int(inputs["facts"][0]), "expected": weights(w).expected, "order": quad_bitmap.ORDERS.index("tile")}
         if out.numel():
             parts = {"records": inputs["records"].view(torch.uint8), "offsets": inputs["offsets"]}
-            quad_bitmap.unpack(parts, facts, out)
+            LAYOUTS[weights(w).layout].unpack(parts, facts, out)
         return {"w": out}
 
     def scale(self, w: Workload, inputs: Tensors, reference: Tensors) -> Tensors:
@@ -266,6 +292,19 @@ class Unpack(Problem):
     def variants(self, w: Workload) -> tuple[Workload, ...]:
         shapes = [(1, 1), (40, 128), (16, 136), (33, 65), (130, 300), (272, 1288), (0, 128), (16, 0)]
         return tuple(w.replace(axes=dict(zip(self.axes, s, strict=True))) for s in shapes)
+
+
+def kernel_facts(facts: dict[str, int]) -> tuple[int, int]:
+    """What a kernel must know of a layout's facts: bits of a prefix (0 where there is none) and bytes of the largest record."""
+    return facts.get("prefix_bits", 0), facts["largest"]
+
+
+def _packed(dense: torch.Tensor, kept: Weights) -> tuple[Tensors, dict[str, int]]:
+    if not dense.numel():
+        return {"records": torch.empty(0, dtype=torch.uint8), "offsets": torch.zeros(1, dtype=torch.int32)}, {"largest": 16}
+    if kept.layout == "quad":
+        return quad_bitmap.pack(dense, expected=kept.expected)
+    return three_layer.pack(dense)
 
 
 def _product(w: Workload) -> Workload:

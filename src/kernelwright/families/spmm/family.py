@@ -1,4 +1,4 @@
-"""The Families of spmm_quad: products with half-empty weights kept in quad-bitmap records, one Family for each scheme of the folder."""
+"""Products with half-empty weights kept compressed: one Family for each scheme of the folder."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from pathlib import Path
 from types import ModuleType
 
 from kernelwright.families.family import Config, DeviceFacts, Family, Space
-from kernelwright.families.spmm_quad import streams, tiles, unpack
+from kernelwright.families.spmm import streams, three_layer, tiles, unpack
+from kernelwright.problems import spmm
 from kernelwright.problems.spmm import weights
 from kernelwright.records import Candidate, Workload
 
@@ -22,12 +23,13 @@ class Scheme(Family):
 
     scheme: ModuleType
     problem = "spmm"
+    layout = "quad"
     oldest = 90
     """Compute capability that it needs."""
 
     def refuses(self, w: Workload, device: DeviceFacts) -> str | None:
-        if w.problem != self.problem or weights(w).layout != "quad":
-            return f"it is for weights in quad-bitmap records (problem `{self.problem}`, layout quad)"
+        if w.problem != self.problem or weights(w).layout != self.layout:
+            return f"it is for {spmm.LAYOUTS[self.layout].NAME} records (problem `{self.problem}`, layout {self.layout})"
         if device.sm < self.oldest:
             return f"it needs sm_{self.oldest}"
         if w.dtype not in ("fp16", "bf16"):
@@ -67,6 +69,13 @@ class Streams(Scheme):
 class Tiles(Scheme):
     name = "spmm_quad_sm90"
     scheme = tiles
+
+
+class ThreeLayer(Scheme):
+    name = "spmm_three_layer"
+    scheme = three_layer
+    layout = "three"
+    oldest = 80
 
 
 class Unpack(Scheme):

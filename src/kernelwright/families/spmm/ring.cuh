@@ -1,14 +1,9 @@
-// Y = X W^T for few rows of X, W in quad-bitmap records: every warp decodes a stream of records of its own into mma.sync.
-//
-// A cluster owns a run of strips (16 rows of W), its blocks split K between them. A block keeps its part of X in shared memory,
-// swizzled; its strips' records are one list, strip by strip, which its warps share evenly, so that any number of rows fills all
-// warps. A warp reads its part of the list through a ring of bulk copies: no barrier of the block stands between them. Where its
-// part ends inside a strip, the sums so far go to a place of their own; at the end all parts of a strip are added, first those of
-// a block in the order of warps, then those of the cluster in the order of blocks: the same bits every time, without workspace or
-// second kernel.
+// A block's part of a product with compressed weights: its strips' records as one list that its warps share, X beside them, and
+// the sums on their way out. Included behind Config,
+// record_rows and record_columns; what a warp does with its records is the caller's.
 //
 // Before sm_90 (Config::bulk is false) lanes copy 16 bytes each by cp.async, and a cluster is one block.
-#include "decode.cuh"
+#pragma once
 #include "finish.cuh"
 #include "kernelwright/barrier.cuh"
 #include "kernelwright/copy.cuh"
@@ -16,18 +11,6 @@
 #include "kernelwright/mma.cuh"
 #include "kernelwright/pdl.cuh"
 #include "kernelwright/tma.cuh"
-
-// config: begin
-struct Config {
-    using Element = kw::f16;
-    static constexpr int expected = 16;  // values in a word of 32 weights
-    static constexpr int tiles = 1;      // of 8 rows of X
-    static constexpr int warps = 16, ring_bytes = 8064, cluster = 2;
-    static constexpr bool bulk = true, x_vectors = true;
-    static constexpr Packing packing = Packing::late;
-    static constexpr bool bias = false, silu_mul = false, residual = false;
-};
-// config: end
 
 using Element = Config::Element;
 constexpr int most_slots = Config::bulk ? 8 : 4;  // of a ring; cp.async waits for a constant number of groups
@@ -43,7 +26,7 @@ __device__ __forceinline__ int owner_of(unsigned which, unsigned count, unsigned
 /// Where the parts of a block's shared memory begin, and how much of the matrix is its own.
 struct Layout {
     int strip0, strips, record0, records, per_strip;
-    unsigned barriers, sums, slab, ring;
+    unsigned barriers, sums, slab, ring;  // rings: of each warp `ring_bytes`, and then Config::scratch_bytes of its own
 
     __device__ __forceinline__ Layout(unsigned shared, int N, int M, int K, int cluster, int clusters, int part) {
         const int all = kw::ceil_div(M, record_rows), most_strips = kw::ceil_div(all, clusters);
@@ -54,16 +37,17 @@ struct Layout {
         barriers = shared;
         sums = barriers + Config::warps * most_slots * 8;
         slab = sums + kw::ceil_div((Config::warps + most_strips) * N * 64, 128) * 128;
-        ring = slab + kw::ceil_div(per_strip, Config::cluster) * 2 * N * 128;
+        ring = slab + kw::ceil_div(per_strip, Config::cluster) * record_columns * 2 * N;
     }
 };
 
 /// The block's part of X: for each 64 columns its N rows of 128 bytes, 16-byte pieces swizzled so that ldmatrix meets no bank
 /// twice.
 __device__ __forceinline__ void load_x(const Element* x, int ld_x, int N, int K, const Layout& at) {
-    const int pieces = at.records * 16;
+    constexpr int per_record = record_columns / 8;
+    const int pieces = at.records * per_record;
     for (int i = threadIdx.x; i < pieces * N; i += Config::warps * 32) {
-        const int n = i / pieces, piece = i % pieces, column = (at.record0 * 16 + piece) * 8;
+        const int n = i / pieces, piece = i % pieces, column = (at.record0 * per_record + piece) * 8;
         const unsigned to = at.slab + (piece / 8 * N + n) * 128 + ((piece % 8 ^ n & 7) << 4);
         const Element* from = x + (long long)n * ld_x + column;
         if constexpr (Config::x_vectors) {
@@ -141,71 +125,27 @@ struct Stream {
     }
 };
 
-template <bool Wide>
-__device__ __forceinline__ void multiply_stream(Stream& stream, const Layout& at, int N) {
-    constexpr int tiles = Config::tiles;
-    const int lane = threadIdx.x % 32, warp = kw::warp_index();
-    const Record<Config::expected, Wide, Config::packing> reader;
-    // ldmatrix: lanes 8 i to 8 i + 7 give the rows of piece i of 32 columns. Rows that X lacks repeat its last: nobody reads
-    // their sums.
-    unsigned x_at[tiles], x_piece[tiles];
+/// A warp's sums of its part of a strip go to the part's place: warp + strip grows from part to part, no two share one.
+template <int Tiles>
+__device__ __forceinline__ void store_part(float (&sums)[Tiles][4], const Layout& at, int strip, int N) {
+    const int lane = threadIdx.x % 32;
+    const unsigned to = at.sums + (kw::warp_index() + strip) * N * 64;
 #pragma unroll
-    for (int i = 0; i < tiles; i++) {
-        const int row = min(i * 8 + lane % 8, N - 1);
-        x_at[i] = at.slab + row * 128, x_piece[i] = (lane / 8 ^ row & 7) << 4;
-    }
-    if (stream.count == 0) return;
-    float sums[tiles][4] = {};
-    int strip = stream.begin / at.records, record = stream.begin % at.records, slot = 0;
-    unsigned parity = 0;
-#pragma unroll 1
-    for (int k = 0; k < stream.count; k++) {
-        stream.wait(slot, parity);
-        const unsigned from = stream.ring + slot * stream.slot_bytes;
-        const unsigned x_record = record * 256 * N;
-        auto half = [&]<int Chunk, int Half>() {
-            unsigned a[2][4], b[tiles][4];
+    for (int i = 0; i < Tiles; i++)
 #pragma unroll
-            for (int i = 0; i < tiles; i++)
-                kw::ldmatrix_x4(b[i], x_record + Chunk * 128 * N + x_at[i] + (x_piece[i] ^ Half * 64));
-            reader.template fragments<Chunk, Half>(from, a);
-#pragma unroll
-            for (int step = 0; step < 2; step++)
-#pragma unroll
-                for (int i = 0; i < tiles; i++) {
-                    const unsigned pair[2] = {b[i][2 * step], b[i][2 * step + 1]};
-                    if constexpr (kw::is_bf16<Element>)
-                        kw::mma_bf16_f32(sums[i], a[step], pair);
-                    else
-                        kw::mma_f16_f32(sums[i], a[step], pair);
-                }
-        };
-        half.template operator()<0, 0>();
-        half.template operator()<0, 1>();
-        half.template operator()<1, 0>();
-        half.template operator()<1, 1>();
-        __syncwarp();
-        stream.start(k + stream.slots, slot);
-        if (++slot == stream.slots) slot = 0, parity ^= 1;
-        if (++record == at.records || k == stream.count - 1) {
-            const unsigned to = at.sums + (warp + strip) * N * 64;  // warp + strip grows from part to part: no two share a place
-#pragma unroll
-            for (int i = 0; i < tiles; i++)
-#pragma unroll
-                for (int e = 0; e < 4; e++) {
-                    const int row = lane / 4 + e / 2 * 8, n = i * 8 + lane % 4 * 2 + e % 2;
-                    if (n < N) kw::store_shared_4(to + (n * 16 + row) * 4, __float_as_uint(sums[i][e]));
-                    sums[i][e] = 0.f;
-                }
-            record = 0, strip++;
+        for (int e = 0; e < 4; e++) {
+            const int row = lane / 4 + e / 2 * 8, n = i * 8 + lane % 4 * 2 + e % 2;
+            if (n < N) kw::store_shared_4(to + (n * 16 + row) * 4, __float_as_uint(sums[i][e]));
+            sums[i][e] = 0.f;
         }
-    }
 }
 
-extern "C" __global__ void __launch_bounds__(Config::warps * 32, 1)
-    spmm(const Element* x, const unsigned char* records, const int* offsets, const int* facts, const Element* bias,
-         const Element* factor, const Element* addend, Element* y, int N, int M, int K, int ld_x, int ld_factor, int ld_addend,
-         int ld_y) {
+/// The whole kernel; `multiply(stream, at)` leaves the sums of a warp's parts of strips at their places.
+template <class Multiply>
+__device__ __forceinline__ void run_streams(const Element* x, const unsigned char* records, const int* offsets, const int* facts,
+                                            const Element* bias, const Element* factor, const Element* addend, Element* y,
+                                            int N, int M, int K, int ld_x, int ld_factor, int ld_addend, int ld_y,
+                                            const Multiply& multiply) {
     extern __shared__ __align__(128) unsigned char shared[];
     const int lane = threadIdx.x % 32, warp = kw::warp_index();
     const int clusters = gridDim.x / Config::cluster, part = blockIdx.x % Config::cluster;
@@ -224,11 +164,10 @@ extern "C" __global__ void __launch_bounds__(Config::warps * 32, 1)
     stream.count = warp < busy ? first_of(items, warp + 1, busy) - stream.begin : 0;
     stream.barriers = barriers;
     stream.here = stream.place(lane);
-    const bool wide = kw::load_global_4_or_zero(facts, true) == 16;
     stream.slot_bytes = kw::ceil_div(kw::load_global_4_or_zero(facts + 1, true), 128) * 128;
     // at least 1: the plan has room for a record without zeros
     stream.slots = min(most_slots, Config::ring_bytes / stream.slot_bytes);
-    stream.ring = at.ring + warp * Config::ring_bytes;
+    stream.ring = at.ring + warp * (Config::ring_bytes + Config::scratch_bytes);
     for (int k = 0; k < stream.slots; k++) stream.start(k, k);
     stream.next = stream.place(32 + lane);
     kw::grid_dependency_wait();  // so far only the weight, which no kernel writes, was read
@@ -236,10 +175,7 @@ extern "C" __global__ void __launch_bounds__(Config::warps * 32, 1)
     kw::cp_async_wait<0>();
     __syncthreads();
 
-    if (wide)
-        multiply_stream<true>(stream, at, N);
-    else
-        multiply_stream<false>(stream, at, N);
+    multiply(stream, at);
     __syncthreads();
 
     // the sums of a strip lie at warp + strip, for the warps from the one that has its first record to the one that has its last

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from kernelwright.families.family import Config, DeviceFacts, Space
 from kernelwright.families.gemm_sm90.limits import too_much_smem
-from kernelwright.families.spmm_quad.streams import ELEMENT, flag
+from kernelwright.families.spmm.ring import ELEMENT, flag
 from kernelwright.problems.spmm import weights
 from kernelwright.records import Launch, LaunchPlan, ScalarArg, TensorArg, Workload
 
