@@ -11,11 +11,11 @@ with that distance: all are put into their places at once. What finds no slot is
 A record is 16 rows x 256 columns; they lie strip by strip, from left to right. `offsets` (int32, one more than records) says where each
 begins, in units of 16 bytes.
 
-    slots     2048 x 16 bits   [chunk of 64 columns][h][g][t][q][slot]: row g + 8 h, group t + 4 (q % 2) of the chunk's k-step q / 2;
-                               empty slots hold 0. For a chunk and h a lane 4 g + t of mma.sp.m16n8k32 loads its registers by 16 bytes
-    codes     128 words        [lane 4 g + t][chunk]: metadata of k-step t / 2 of the chunk, groups 4 (t % 2) ... + 3, 4 bits each; row g in
+    slots     2048 x 16 bits   [k-step of 32 columns][g][t][upper][h][slot]: row g + 8 h, group t + 4 upper of the k-step; empty ones hold 0.
+                               Of a k-step lane 4 g + t of mma.sp.m16n8k32 loads its four registers by 16 bytes
+    codes     128 words        [lane 4 g + t][k-step / 2]: metadata of k-step % 2 = t / 2, groups 4 (t % 2) ... + 3, 4 bits each; row g in
                                the low half, row g + 8 in the high one. Columns of the two slots, the first the smaller one
-    ends      16 x 16 bits     where the fillers of each 256 slots end, and the residual of each g; bytes from the record's beginning
+    ends      16 x 16 bits     where the fillers of each k-step end, and the residual of each g; bytes from the record's beginning
     fillers   16 bits each     8 bits: the slot, of its 256; 8 bits: the place of the overflow minus the slot, plus 128. In order of slots;
                                then up to 2 bytes of zeros
     residual  32 bits each     the value; 8 bits: column; 1 bit: h. By g; then up to 12 bytes of zeros"""
@@ -37,14 +37,12 @@ WEIGHTS = ROWS * COLUMNS
 SLOTS = WEIGHTS // 2
 GROUPS = WEIGHTS // 4
 BLOCKS = 8
-"""Of 256 slots, each a chunk's rows of one h."""
+"""Of 256 slots, each a k-step."""
 ALIGN = 16
 FIXED = 2 * SLOTS + GROUPS // 2 + 32
 """Bytes of slots, codes and ends."""
 REACH = 128
-PASSES = (0, 64, 32, 96)
-"""Where the windows of 128 slots begin in which overflow meets empty slots; what one pass leaves is tried in the next."""
-CHUNK, GPU_CHUNK = 1 << 20, 1 << 24
+CHUNK, GPU_CHUNK = 1 << 20, 1 << 27
 """Weights packed or unpacked at a time."""
 
 
@@ -77,22 +75,19 @@ def _pack_strips(bits: Tensor) -> tuple[Tensor, Tensor]:
     over = (mask & ~own)[:, :, 2:].reshape(n, SLOTS)
     overflow = groups[:, :, 2:].reshape(n, SLOTS)
 
-    home = torch.full((n, SLOTS), -1, dtype=torch.int16, device=device)  # of a slot: the place of the overflow that it keeps
-    free = ~taken.view(n, SLOTS)
-    for begin in PASSES:
-        _match(over, free, home, begin)
+    home = _match(over, ~taken.view(n, SLOTS))
     filled = home >= 0
     record, slot = filled.nonzero(as_tuple=True)
     place = home[record, slot].to(torch.int64)
     slots[record, slot] = overflow[record, place]
     fillers = ((slot % 256) | (place - slot + REACH) << 8).to(torch.int16)
+    over[record, place] = False
 
     # the rest, by g
-    left = over.view(n, 4, 2, 8, 32).permute(0, 3, 1, 2, 4)
-    where, g, chunk, h, within = left.nonzero(as_tuple=True)
-    column = chunk * 64 + _Tables.column(device)[within]
-    value = overflow.view(n, 4, 2, 8, 32)[where, chunk, h, g, within]
-    residual = torch.stack([value, (column | h << 8).to(torch.int16)], 1)
+    left = over.view(n, 8, 8, 32).permute(0, 2, 1, 3)
+    where, g, step, within = left.nonzero(as_tuple=True)
+    value = overflow.view(n, 8, 8, 32)[where, step, g, within]
+    residual = torch.stack([value, (step * 32 + _Tables.column(device)[within]).to(torch.int16)], 1)
 
     fill_ends = FIXED + 2 * filled.view(n, BLOCKS, 256).sum(2).cumsum(1)
     rest = (fill_ends[:, -1:] + 3) // 4 * 4
@@ -108,18 +103,33 @@ def _pack_strips(bits: Tensor) -> tuple[Tensor, Tensor]:
     return out.view(torch.uint8), sizes
 
 
-def _match(over: Tensor, free: Tensor, home: Tensor, begin: int) -> None:
-    """In each window of 128 slots the k-th overflowing weight goes into the k-th free slot; both are struck off."""
-    end = SLOTS - (128 - begin) % 128
-    waiting, empty = (x[:, begin:end].view(over.shape[0], -1, 128) if begin == 0 else x[:, begin:end].unflatten(1, (-1, 128)) for x in (over, free))
-    ranks = [x.cumsum(2, dtype=torch.int16) for x in (waiting, empty)]
-    matched = torch.minimum(ranks[0][:, :, -1:], ranks[1][:, :, -1:])
-    record, window, place = (waiting & (ranks[0] <= matched)).nonzero(as_tuple=True)
-    _, _, slot = (empty & (ranks[1] <= matched)).nonzero(as_tuple=True)
-    start = begin + 128 * window
-    home[record, start + slot] = (start + place).to(torch.int16)
-    over[record, start + place] = False
-    free[record, start + slot] = False
+def _match(over: Tensor, free: Tensor) -> Tensor:
+    """int16 (n, slots): the place of the overflow that a free slot keeps, -1 where it keeps none. Both are gone through in order: the next
+    two of them belong together if they are near enough, else the one behind stays alone. No other choice fills more slots."""
+    n, device = over.shape[0], over.device
+    places, slots = _listed(over, 20000), _listed(free, 30000)  # beyond everything, and each other
+    home = torch.full((n, SLOTS + 1), -1, dtype=torch.int16, device=device)
+    i = torch.zeros(n, 1, dtype=torch.int64, device=device)
+    j = torch.zeros_like(i)
+    for turn in range(places.shape[1] + slots.shape[1]):
+        if turn % 64 == 0 and bool(((i >= places.shape[1] - 1) | (j >= slots.shape[1] - 1)).all()):
+            break
+        place, slot = places.gather(1, i), slots.gather(1, j)
+        distance = place - slot
+        behind, ahead = distance < -REACH, distance >= REACH
+        home.scatter_(1, torch.where(behind | ahead, SLOTS, slot).to(torch.int64), place)
+        i = (i + ~ahead).clamp_(max=places.shape[1] - 1)
+        j = (j + ~behind).clamp_(max=slots.shape[1] - 1)
+    return home[:, :SLOTS]
+
+
+def _listed(mask: Tensor, beyond: int) -> Tensor:
+    """int16 (n, most + 1): where the marked ones of each row are, in order, then `beyond`."""
+    record, index = mask.nonzero(as_tuple=True)
+    counts = mask.sum(1)
+    lists = torch.full((mask.shape[0], int(counts.max()) + 1), beyond, dtype=torch.int16, device=mask.device)
+    lists[record, _at(torch.zeros_like(counts), record)] = index.to(torch.int16)
+    return lists
 
 
 def _at(base: Tensor, record: Tensor) -> Tensor:
@@ -170,20 +180,19 @@ def _read(records: Tensor, at: Tensor) -> Tensor:
     g = torch.searchsorted(ends[:, 8:].contiguous(), bytes_at, right=True)
     entry = records[(at[:, None] + bytes_at // 2)[:, :, None].add(torch.arange(2, device=device)).clamp_(max=records.shape[0] - 1)]
     column, h = entry[:, :, 1].to(torch.int64) & 255, entry[:, :, 1].to(torch.int64) >> 8 & 1
-    lane = g * 4 + column // 4 % 4
-    group = (column // 64 * 2 + h) * 128 + lane * 4 + column // 16 % 4
+    group = ((column // 32 * 8 + g) * 4 + column // 4 % 4) * 4 + column // 16 % 2 * 2 + h
     flat = torch.nn.functional.pad(dense.view(n, WEIGHTS), (0, 1))
     flat.scatter_(1, torch.where(g < 8, group * 4 + column % 4, 2 * lost), entry[:, :, 0])
     return flat[:, :WEIGHTS].contiguous().view(n, GROUPS, 4)
 
 
-_AXES = (0, 3, 4, 1, 2, 7, 5, 6)  # (strip, h, g, record, chunk, k-step, half, t) -> (strip, record, chunk, h, g, t, k-step, half)
+_AXES = (0, 3, 4, 2, 6, 5, 1)  # (strip, h, g, record, k-step, upper, t) -> (strip, record, k-step, g, t, upper, h)
 
 
 def _to_records(bits: Tensor) -> Tensor:
     """int16 (16 strips, 256 per strip) -> (records, groups, 4): a group moves as one element of 64 bits."""
     strips, per_strip = bits.shape[0] // ROWS, bits.shape[1] // COLUMNS
-    groups = bits.view(torch.int64).view(strips, 2, 8, per_strip, 4, 2, 2, 4).permute(_AXES)
+    groups = bits.view(torch.int64).view(strips, 2, 8, per_strip, 8, 2, 4).permute(_AXES)
     return groups.reshape(strips * per_strip, GROUPS).view(torch.int16).view(-1, GROUPS, 4)
 
 
@@ -191,15 +200,15 @@ def _from_records(groups: Tensor, per_strip: int) -> Tensor:
     """The other way: (records, groups, 4) -> int16 (16 strips, 256 per strip)."""
     strips = groups.shape[0] // per_strip
     dense = groups.new_empty(strips * ROWS, per_strip * COLUMNS)
-    places = dense.view(torch.int64).view(strips, 2, 8, per_strip, 4, 2, 2, 4).permute(_AXES)
+    places = dense.view(torch.int64).view(strips, 2, 8, per_strip, 8, 2, 4).permute(_AXES)
     places.copy_(groups.view(groups.shape[0], WEIGHTS).view(torch.int64).view(places.shape))
     return dense
 
 
 def _codes(code: Tensor) -> Tensor:
-    """int64 (n, groups) -> int16 (n, 256): from [chunk][h][g][t][k-step][half] to [g][k-step, half][chunk][h] of four t's."""
+    """int64 (n, groups) -> int16 (n, 256): from [k-step / 2][k-step % 2][g][t][upper][h] to [g][k-step % 2][upper][k-step / 2][h] of all t."""
     n = code.shape[0]
-    by = code.view(n, 4, 2, 8, 4, 2, 2).permute(0, 3, 5, 6, 1, 2, 4)
+    by = code.view(n, 4, 2, 8, 4, 2, 2).permute(0, 3, 2, 5, 1, 6, 4)
     return (by << torch.arange(0, 16, 4, device=code.device)).sum(6).to(torch.int16).reshape(n, 256)
 
 
@@ -207,7 +216,7 @@ def _from_codes(words: Tensor) -> Tensor:
     """The other way, int64."""
     n = words.shape[0]
     by = words.view(n, 8, 2, 2, 4, 2, 1).to(torch.int64) >> torch.arange(0, 16, 4, device=words.device) & 15
-    return by.permute(0, 4, 5, 1, 6, 2, 3).reshape(n, GROUPS)
+    return by.permute(0, 4, 2, 1, 6, 3, 5).reshape(n, GROUPS)
 
 
 class _Tables:
@@ -236,9 +245,9 @@ class _Tables:
 
     @staticmethod
     def column(device: torch.device) -> Tensor:
-        """Of each of the 32 places for overflow [t][k-step][half][0, 1] of a chunk's row."""
-        t, step, half, which = torch.unravel_index(torch.arange(32, device=device), (4, 2, 2, 2))
-        return step * 32 + half * 16 + t * 4 + 2 + which
+        """Of each of the 32 places for overflow [t][upper][h][0, 1] of a k-step's rows g and g + 8; h in bit 8."""
+        t, upper, h, which = torch.unravel_index(torch.arange(32, device=device), (4, 2, 2, 2))
+        return upper * 16 + t * 4 + 2 + which | h << 8
 
 
 def _pair(nibble: int) -> tuple[int, int]:

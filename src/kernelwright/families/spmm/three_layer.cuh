@@ -1,10 +1,10 @@
-// Y = X W^T for few rows of X, W in three layers (layouts/three_layer.py): the 2:4 part and the overflow as two sparse products of
-// tensor cores, the residual on CUDA cores.
+// Y = X W^T for few rows of X, W in three layers (layouts/three_layer.py): the 2:4 part and the overflow as two sparse products
+// of tensor cores, the residual on CUDA cores.
 //
 // Blocks, streams and sums are those of ring.cuh. A warp's turn with a record: its lanes move the fillers out of their slots, in
 // the record itself, to their places in a matrix of the overflow, which is the warp's own and otherwise zero; then each k-step
-// multiplies the slots by their codes and the overflow by a constant code, as a third or fourth non-zero of a group stands in its
-// column 2 or 3; then each four lanes add what their rows of the residual contribute to their own sums. While it does, the copies
+// multiplies the slots by their codes and the overflow by a constant code, as a third or fourth non-zero of a group stands in
+// its column 2 or 3; then each four lanes add what their rows of the residual contribute to their own sums. While it does, the copies
 // of its next records are on their way.
 //
 // Fillers are listed by blocks of 256 slots; four lanes move those of a block, four entries at a time, so that loads of one entry
@@ -45,19 +45,19 @@ __device__ __forceinline__ void place_fillers(unsigned record, unsigned overflow
     unsigned from = record + (block ? kw::load_shared_2(record + ends_at + block * 2 - 2) : fillers_at) + threadIdx.x % 4 * 2;
 #pragma unroll 1
     for (; from < end; from += 8 * entries) {
-        unsigned entry[entries], value[entries];
+        unsigned entry[entries], slot[entries], value[entries];
 #pragma unroll
-        for (int i = 0; i < entries; i++)
-            if (from + 8 * i < end) entry[i] = kw::load_shared_2(from + 8 * i);
+        for (int i = 0; i < entries; i++) entry[i] = kw::load_shared_2_or_zero(from + 8 * i, from + 8 * i < end);
 #pragma unroll
-        for (int i = 0; i < entries; i++)
-            if (from + 8 * i < end) value[i] = kw::load_shared_2(kw::dot_bytes(entry[i], 0x0002, slots));
+        for (int i = 0; i < entries; i++) {
+            slot[i] = kw::dot_bytes(entry[i], 0x0002, slots);
+            value[i] = kw::load_shared_2(slot[i]);  // beyond the end the block's first slot, and nothing is stored
+        }
 #pragma unroll
-        for (int i = 0; i < entries; i++)
-            if (from + 8 * i < end) {
-                kw::store_shared_2(kw::dot_bytes(entry[i], 0x0002, slots), 0);
-                kw::store_shared_2(kw::dot_bytes(entry[i], 0x0202, places), value[i]);
-            }
+        for (int i = 0; i < entries; i++) {
+            kw::store_shared_2_if(slot[i], 0, from + 8 * i < end);
+            kw::store_shared_2_if(kw::dot_bytes(entry[i], 0x0202, places), value[i], from + 8 * i < end);
+        }
     }
 }
 
@@ -65,7 +65,7 @@ __device__ __forceinline__ void place_fillers(unsigned record, unsigned overflow
 __device__ __forceinline__ void add_residual(float (&sums)[Config::tiles][4], unsigned record, unsigned x_record, int N) {
     const unsigned g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
     const unsigned end = record + kw::load_shared_2(record + ends_at + 16 + g * 2);
-    // of g = 0 behind the fillers, whose end is 2 bytes further down than that of g - 1 would be; to a multiple of 4
+    // that of g = 0 begins behind all fillers, whose end precedes it in the list; at a multiple of 4
     unsigned from = record + ((kw::load_shared_2(record + ends_at + 14 + g * 2) + 3) & ~3u);
 #pragma unroll 1
     for (; from < end; from += 4) {
@@ -104,7 +104,9 @@ __device__ __forceinline__ void multiply_stream(Stream& stream, const Layout& at
     for (int i = 0; i < 8; i++) kw::store_shared_16(overflow + i * 512 + lane * 16, nothing);
     __syncwarp();
 
-    float sums[tiles][4] = {};
+    // with one tile the overflow's sums apart, so that an mma waits for the one before the last
+    constexpr int chains = tiles == 1 ? 2 : 1;
+    float sums[chains][tiles][4] = {};
     int strip = stream.begin / at.records, record = stream.begin % at.records, slot = 0;
     unsigned parity = 0;
 #pragma unroll 1
@@ -116,34 +118,31 @@ __device__ __forceinline__ void multiply_stream(Stream& stream, const Layout& at
         const uint4 loaded = kw::load_shared_16(from + codes_at + lane * 16);
         const unsigned codes[4] = {loaded.x, loaded.y, loaded.z, loaded.w};
 #pragma unroll
-        for (int chunk = 0; chunk < 4; chunk++) {
-            const unsigned own = chunk * 1024 + lane * 16;
-            const uint4 s[2] = {kw::load_shared_16(from + own), kw::load_shared_16(from + own + 512)};
-            const uint4 o[2] = {kw::load_shared_16(overflow + own), kw::load_shared_16(overflow + own + 512)};
-            kw::store_shared_16(overflow + own, nothing), kw::store_shared_16(overflow + own + 512, nothing);
-            const unsigned slots[2][4] = {{s[0].x, s[1].x, s[0].y, s[1].y}, {s[0].z, s[1].z, s[0].w, s[1].w}};
-            const unsigned others[2][4] = {{o[0].x, o[1].x, o[0].y, o[1].y}, {o[0].z, o[1].z, o[0].w, o[1].w}};
+        for (int step = 0; step < 8; step++) {
+            const uint4 own = kw::load_shared_16(from + step * 512 + lane * 16);
+            const uint4 over = kw::load_shared_16(overflow + step * 512 + lane * 16);
+            kw::store_shared_16(overflow + step * 512 + lane * 16, nothing);
+            const unsigned slots[4] = {own.x, own.y, own.z, own.w}, others[4] = {over.x, over.y, over.z, over.w};
 #pragma unroll
-            for (int step = 0; step < 2; step++) {
-#pragma unroll
-                for (int i = 0; i < tiles; i++) {
-                    unsigned b[4];
-                    kw::ldmatrix_x4(b, x_record + chunk * 128 * N + x_at[i] + (x_piece[i] ^ step * 64));
-                    if (step == 0)
-                        multiply<0>(sums[i], slots[0], b, codes[chunk]);
-                    else
-                        multiply<1>(sums[i], slots[1], b, codes[chunk]);
-                    multiply<0>(sums[i], others[step], b, upper_half);
-                }
+            for (int i = 0; i < tiles; i++) {
+                unsigned b[4];
+                kw::ldmatrix_x4(b, x_record + step / 2 * 128 * N + x_at[i] + (x_piece[i] ^ step % 2 * 64));
+                if (step % 2 == 0)
+                    multiply<0>(sums[0][i], slots, b, codes[step / 2]);
+                else
+                    multiply<1>(sums[0][i], slots, b, codes[step / 2]);
+                multiply<0>(sums[chains - 1][i], others, b, upper_half);
             }
         }
-        add_residual(sums, from, at.slab + x_record, N);
+        add_residual(sums[0], from, at.slab + x_record, N);
         if constexpr (Config::bulk) kw::fence_async_proxy();  // slots were written; the next copy writes there, too
         __syncwarp();
         stream.start(k + stream.slots, slot);
         if (++slot == stream.slots) slot = 0, parity ^= 1;
         if (++record == at.records || k == stream.count - 1) {
-            store_part(sums, at, strip, N);
+            if constexpr (chains == 2)
+                for (int e = 0; e < 4; e++) sums[0][0][e] += sums[1][0][e], sums[1][0][e] = 0.f;
+            store_part(sums[0], at, strip, N);
             record = 0, strip++;
         }
     }

@@ -52,7 +52,10 @@ inline unsigned load_shared_4(unsigned from) { return load_shared<unsigned>(from
 inline unsigned short load_shared_2(unsigned from) { return load_shared<unsigned short>(from); }
 inline void store_shared_16(unsigned to, uint4 v) { store_shared(to, v); }
 inline void store_shared_float4(unsigned to, float4 v) { store_shared(to, v); }
-inline void store_shared_2(unsigned to, unsigned v) { store_shared(to, static_cast<unsigned short>(v)); }
+inline void store_shared_2_if(unsigned to, unsigned v, bool valid) {
+    if (valid) store_shared(to, static_cast<unsigned short>(v));
+}
+inline unsigned load_shared_2_or_zero(unsigned from, bool exists) { return exists ? load_shared<unsigned short>(from) : 0; }
 inline void store_shared_4(unsigned to, unsigned v) { store_shared(to, v); }
 
 template <class T>
