@@ -42,7 +42,9 @@ ALIGN = 16
 FIXED = 2 * SLOTS + GROUPS // 2 + 32
 """Bytes of slots, codes and ends."""
 REACH = 128
-CHUNK, GPU_CHUNK = 1 << 20, 1 << 27
+END = 1 << 14
+"""Behind the last place of overflow: no slot reaches it."""
+CHUNK, GPU_CHUNK = 1 << 22, 1 << 27
 """Weights packed or unpacked at a time."""
 
 
@@ -105,29 +107,29 @@ def _pack_strips(bits: Tensor) -> tuple[Tensor, Tensor]:
 
 def _match(over: Tensor, free: Tensor) -> Tensor:
     """int16 (n, slots): the place of the overflow that a free slot keeps, -1 where it keeps none. Both are gone through in order: the next
-    two of them belong together if they are near enough, else the one behind stays alone. No other choice fills more slots."""
+    two of them belong together if they are near enough, else the one behind stays alone; no other choice fills more slots."""
     n, device = over.shape[0], over.device
-    places, slots = _listed(over, 20000), _listed(free, 30000)  # beyond everything, and each other
+    places, slots = _listed(over, END), _listed(free, SLOTS)
     home = torch.full((n, SLOTS + 1), -1, dtype=torch.int16, device=device)
     i = torch.zeros(n, 1, dtype=torch.int64, device=device)
     j = torch.zeros_like(i)
     for turn in range(places.shape[1] + slots.shape[1]):
-        if turn % 64 == 0 and bool(((i >= places.shape[1] - 1) | (j >= slots.shape[1] - 1)).all()):
+        if turn % 64 == 0 and bool(((places.gather(1, i) == END) | (slots.gather(1, j) == SLOTS)).all()):
             break
         place, slot = places.gather(1, i), slots.gather(1, j)
         distance = place - slot
         behind, ahead = distance < -REACH, distance >= REACH
         home.scatter_(1, torch.where(behind | ahead, SLOTS, slot).to(torch.int64), place)
-        i = (i + ~ahead).clamp_(max=places.shape[1] - 1)
+        i += ~ahead
         j = (j + ~behind).clamp_(max=slots.shape[1] - 1)
     return home[:, :SLOTS]
 
 
-def _listed(mask: Tensor, beyond: int) -> Tensor:
-    """int16 (n, most + 1): where the marked ones of each row are, in order, then `beyond`."""
+def _listed(mask: Tensor, end: int) -> Tensor:
+    """int16 (n, most + 1): where the marked ones of each row are, in order, then `end`."""
     record, index = mask.nonzero(as_tuple=True)
     counts = mask.sum(1)
-    lists = torch.full((mask.shape[0], int(counts.max()) + 1), beyond, dtype=torch.int16, device=mask.device)
+    lists = torch.full((mask.shape[0], int(counts.max()) + 1), end, dtype=torch.int16, device=mask.device)
     lists[record, _at(torch.zeros_like(counts), record)] = index.to(torch.int16)
     return lists
 

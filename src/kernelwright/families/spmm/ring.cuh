@@ -127,9 +127,9 @@ struct Stream {
 
 /// A warp's sums of its part of a strip go to the part's place: warp + strip grows from part to part, no two share one.
 template <int Tiles>
-__device__ __forceinline__ void store_part(float (&sums)[Tiles][4], const Layout& at, int strip, int N) {
+__device__ __forceinline__ void store_part(float (&sums)[Tiles][4], const Layout& at, int warp, int strip, int N) {
     const int lane = threadIdx.x % 32;
-    const unsigned to = at.sums + (kw::warp_index() + strip) * N * 64;
+    const unsigned to = at.sums + (warp + strip) * N * 64;
 #pragma unroll
     for (int i = 0; i < Tiles; i++)
 #pragma unroll
@@ -140,7 +140,8 @@ __device__ __forceinline__ void store_part(float (&sums)[Tiles][4], const Layout
         }
 }
 
-/// The whole kernel; `multiply(stream, at)` leaves the sums of a warp's parts of strips at their places.
+/// The whole kernel; `multiply(stream, at, fact)`, with the first of the layout's facts, leaves the sums of a warp's parts of strips
+/// at their places.
 template <class Multiply>
 __device__ __forceinline__ void run_streams(const Element* x, const unsigned char* records, const int* offsets, const int* facts,
                                             const Element* bias, const Element* factor, const Element* addend, Element* y,
@@ -164,6 +165,7 @@ __device__ __forceinline__ void run_streams(const Element* x, const unsigned cha
     stream.count = warp < busy ? first_of(items, warp + 1, busy) - stream.begin : 0;
     stream.barriers = barriers;
     stream.here = stream.place(lane);
+    const int fact = kw::load_global_4_or_zero(facts, true);
     stream.slot_bytes = kw::ceil_div(kw::load_global_4_or_zero(facts + 1, true), 128) * 128;
     // at least 1: the plan has room for a record without zeros
     stream.slots = min(most_slots, Config::ring_bytes / stream.slot_bytes);
@@ -175,7 +177,7 @@ __device__ __forceinline__ void run_streams(const Element* x, const unsigned cha
     kw::cp_async_wait<0>();
     __syncthreads();
 
-    multiply(stream, at);
+    multiply(stream, at, fact);
     __syncthreads();
 
     // the sums of a strip lie at warp + strip, for the warps from the one that has its first record to the one that has its last

@@ -25,7 +25,7 @@ struct Config {
 template <bool Wide>
 __device__ __forceinline__ void multiply_stream(Stream& stream, const Layout& at, int N) {
     constexpr int tiles = Config::tiles;
-    const int lane = threadIdx.x % 32;
+    const int lane = threadIdx.x % 32, warp = kw::warp_index();
     const Record<Config::expected, Wide, Config::packing> reader;
     // ldmatrix: lanes 8 i to 8 i + 7 give the rows of piece i of 32 columns. Rows that X lacks repeat its last: nobody reads
     // their sums.
@@ -69,7 +69,7 @@ __device__ __forceinline__ void multiply_stream(Stream& stream, const Layout& at
         stream.start(k + stream.slots, slot);
         if (++slot == stream.slots) slot = 0, parity ^= 1;
         if (++record == at.records || k == stream.count - 1) {
-            store_part(sums, at, strip, N);
+            store_part(sums, at, warp, strip, N);
             record = 0, strip++;
         }
     }
@@ -79,10 +79,9 @@ extern "C" __global__ void __launch_bounds__(Config::warps * 32, 1)
     spmm(const Element* x, const unsigned char* records, const int* offsets, const int* facts, const Element* bias,
          const Element* factor, const Element* addend, Element* y, int N, int M, int K, int ld_x, int ld_factor, int ld_addend,
          int ld_y) {
-    const bool wide = kw::load_global_4_or_zero(facts, true) == 16;
     run_streams(x, records, offsets, facts, bias, factor, addend, y, N, M, K, ld_x, ld_factor, ld_addend, ld_y,
-                [&](Stream& stream, const Layout& at) {
-                    if (wide)
+                [&](Stream& stream, const Layout& at, int prefix_bits) {
+                    if (prefix_bits == 16)
                         multiply_stream<true>(stream, at, N);
                     else
                         multiply_stream<false>(stream, at, N);

@@ -89,6 +89,7 @@ __device__ __forceinline__ void add_residual(float (&sums)[Config::tiles][4], un
 __device__ __forceinline__ void multiply_stream(Stream& stream, const Layout& at, int N) {
     constexpr int tiles = Config::tiles;
     const unsigned lane = threadIdx.x % 32;
+    const int warp = kw::warp_index();
     // ldmatrix: lanes 8 i to 8 i + 7 give the rows of piece i of 32 columns. Rows that X lacks repeat its last: nobody reads
     // their sums.
     unsigned x_at[tiles], x_piece[tiles];
@@ -142,7 +143,7 @@ __device__ __forceinline__ void multiply_stream(Stream& stream, const Layout& at
         if (++record == at.records || k == stream.count - 1) {
             if constexpr (chains == 2)
                 for (int e = 0; e < 4; e++) sums[0][0][e] += sums[1][0][e], sums[1][0][e] = 0.f;
-            store_part(sums[0], at, strip, N);
+            store_part(sums[0], at, warp, strip, N);
             record = 0, strip++;
         }
     }
@@ -153,5 +154,5 @@ extern "C" __global__ void __launch_bounds__(Config::warps * 32, 1)
          const Element* factor, const Element* addend, Element* y, int N, int M, int K, int ld_x, int ld_factor, int ld_addend,
          int ld_y) {
     run_streams(x, records, offsets, facts, bias, factor, addend, y, N, M, K, ld_x, ld_factor, ld_addend, ld_y,
-                [&](Stream& stream, const Layout& at) { multiply_stream(stream, at, N); });
+                [&](Stream& stream, const Layout& at, int) { multiply_stream(stream, at, N); });
 }

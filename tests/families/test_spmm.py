@@ -1,5 +1,5 @@
-"""spmm_quad: the kernels' own text runs on the host (tests/device/emulator) on every mask, and compiles with NVRTC to mma.sync and wgmma
-without spills; no GPU is needed."""
+"""Products with compressed weights: the kernels' own text runs on the host (tests/device/emulator) on every mask, and compiles with NVRTC to
+mma.sync, mma.sp and wgmma without spills; no GPU is needed."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import torch
 
 from kernelwright.evaluate.verify import compare, expect
 from kernelwright.families.family import Config, DeviceFacts, Family
-from kernelwright.families.spmm import Streams, Tiles, Unpack
+from kernelwright.families.spmm import Streams, ThreeLayer, Tiles, Unpack, ring
 from kernelwright.problems import problem_of, resolve
 from kernelwright.problems.problem import TORCH_DTYPES
 from kernelwright.records import Candidate, Workload
@@ -59,6 +59,10 @@ def tiles(groups: int, slots: int, stages: int) -> Config:
     return {"groups": groups, "slots": slots, "stages": stages}
 
 
+def layers(warps: int, slots: int, cluster: int) -> Config:
+    return {"warps": warps, "slots": slots, "cluster": cluster}
+
+
 CASES = [
     Case("spmm:1x160x640", streams(4, 1, 1), ("1x16x128", "8x33x136", "5x272x1288", "0x16x128", "3x16x0")),
     Case("spmm:8x144x1024:bf16", streams(8, 3, 2, "late"), ("1x16x256", "7x400x520")),
@@ -83,7 +87,12 @@ UNPACKED = [
     Case("unpack:80x640", {"warps": 4, "blocks": 1, "packing": "late"}, ("16x128", "33x136"), Unpack()),
     Case("unpack:72x777:bf16:quad-70", {"warps": 4, "blocks": 2, "packing": "at_once"}, ("1x1", "130x301"), Unpack(), A100),
 ]
-CASES += TILED + UNPACKED
+LAYERED = [
+    Case("spmm:8x48x1024:three-50", layers(4, 2, 2), ("8x130x520", "0x16x256", "3x16x0"), ThreeLayer()),
+    Case("spmm:20x24x520:bf16:three-60:bias", layers(4, 1, 3), family=ThreeLayer()),
+    Case("spmm:8x16x301:three-40:bias+silu-mul+residual", layers(4, 2, 1), ("1x1x1",), ThreeLayer(), A100),
+]
+CASES += TILED + UNPACKED + LAYERED
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -119,13 +128,13 @@ def test_it_is_right_on_every_mask(case: Case):
 # ----------------------------------------------------------------------------------------------------------------- space
 
 
-SHAPES = ("1x4096x4096", "8x28672x8192", "16x5120x5120", "32x8192x28672", "64x11008x4096", "100x4096x4096", "3x100x1000:bf16:bias")
+SHAPES = ("1x4096x4096:three-50", "32x4096x4096:three-70", "1x4096x4096", "8x28672x8192", "16x5120x5120", "32x8192x28672", "64x11008x4096", "100x4096x4096", "3x100x1000:bf16:bias")
 
 
 @pytest.mark.parametrize("shape", SHAPES)
 def test_seeds_are_legal_distinct_and_render(shape: str):
     w = resolve(f"spmm:{shape}")
-    able = [family for family in (Streams(), Tiles()) if family.refuses(w, H200) is None]
+    able = [family for family in (Streams(), Tiles(), ThreeLayer()) if family.refuses(w, H200) is None]
     assert able and any(family.seeds(w, H200) for family in able)
     for family in able:
         seeds = family.seeds(w, H200)
@@ -139,6 +148,9 @@ def test_seeds_are_legal_distinct_and_render(shape: str):
     ("text", "device", "family", "words"),
     [
         ("gemm:64x64x64", H200, Streams(), "quad-bitmap"),
+        ("spmm:8x64x64:three-50", H200, Streams(), "layout quad"),
+        ("spmm:8x64x64", H200, ThreeLayer(), "three-layer"),
+        ("spmm:33x64x64:three-50", H200, ThreeLayer(), "up to 32 rows"),
         ("spmm:64x64x64", H200, Streams(), "up to 32 rows"),
         ("spmm:129x64x64", H200, Tiles(), "up to 128 rows"),
         ("spmm:16x64x65", H200, Tiles(), "16 bytes"),
@@ -156,6 +168,8 @@ def test_what_it_refuses(text: str, device: DeviceFacts, family: Family, words: 
         ("spmm:32x4096x4096", Streams(), streams(32, 1, 1), "registers"),
         ("spmm:8x4096x28672", Streams(), streams(16, 3, 1), "shared memory"),
         ("spmm:8x4096x128", Streams(), streams(4, 1, 2), "fewer than 2 records"),
+        ("spmm:8x4096x200:three-50", ThreeLayer(), layers(4, 1, 2), "fewer than 2 records"),
+        ("spmm:8x4096x4096:three-50", ThreeLayer(), layers(16, 2, 2), "shared memory"),
         ("spmm:128x4096x4096", Tiles(), tiles(4, 1, 2), "registers"),
         ("spmm:64x4096x4096", Tiles(), tiles(4, 6, 4), "shared memory"),
     ],
@@ -175,6 +189,9 @@ COMPILED = [
     ("spmm:16x4096x4096", Tiles(), tiles(4, 3, 4), H200),
     ("spmm:64x4096x4096:bf16:bias+silu-mul+residual", Tiles(), tiles(4, 2, 2), H200),
     ("spmm:128x4096x4096", Tiles(), tiles(3, 2, 2), H200),
+    ("spmm:8x4096x4096:three-50", ThreeLayer(), layers(10, 2, 2), H200),
+    ("spmm:32x4096x4096:bf16:three-50:bias", ThreeLayer(), layers(8, 2, 8), H200),
+    ("spmm:16x4096x2048:three-50", ThreeLayer(), layers(4, 2, 1), A100),
 ]
 
 
@@ -191,6 +208,10 @@ def test_it_compiles_to_matrix_instructions_without_spills(tmp_path, text: str, 
     place.write_bytes(cubin)
     found = sass.sass_mix(place)
     assert found.get("HGMMA" if isinstance(family, Tiles) else "HMMA", 0) >= 16 and not found.get("LDL")
-    # one population count and one R2P for each of the 16 quads that a lane has in a record, in both loops
-    assert found["POPC"] == found["R2P"] == 32 and found["IDP"] == 16
+    if isinstance(family, ThreeLayer):
+        # of each of a record's 8 k-steps the slots and the overflow; and of each of 4 fillers at a time where it is and where it goes
+        assert found["HMMA"] == 16 * ring.tiles(w) and found["IDP"] == 8
+    else:
+        # one population count and one R2P for each of the 16 quads that a lane has in a record, in both loops
+        assert found["POPC"] == found["R2P"] == 32 and found["IDP"] == 16
     assert ("UBLKCP" in found) == (device is H200), "records come in bulk"
