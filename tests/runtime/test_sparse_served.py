@@ -19,7 +19,7 @@ from made_up import made_up_pack
 H200 = DeviceFacts(target="cuda:sm_90", sms=132, smem_per_block=227 * 1024, l2_bytes=60 * 2**20)
 SIZES = {"tensormap": TENSOR_MAP_BYTES, "scalar": 4}
 ROWS = {"spmm:1x64x256": "spmm_quad", "spmm:8x64x256": "spmm_quad", "spmm:32x64x256": "spmm_quad_sm90", "spmm:8x64x256:bias": "spmm_quad"}
-ROWS |= {"unpack:64x256": "unpack_quad"}
+ROWS |= {"unpack:64x256": "unpack_quad", "spmm:8x64x256:three-50": "spmm_three_layer"}
 
 
 @pytest.fixture(scope="module")
@@ -56,7 +56,8 @@ def serving(cuda: FakeCuda, made: pack.Pack, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(launcher, "kernels", recorded)
     one = served.serving([made], launcher, 132)
     monkeypatch.setattr(served, "_of", lambda weight: one)
-    monkeypatch.setattr(product, "kernels", [sparse.Kernel("quad-bitmap", "cpu", served.crossover, served.run)])
+    layouts = ("quad-bitmap", "three-layer")
+    monkeypatch.setattr(product, "kernels", [sparse.Kernel(layout, "cpu", served.crossover, served.run) for layout in layouts])
     monkeypatch.setattr(product, "unpackers", [])
     yield cuda
     launcher._core.release()
@@ -108,6 +109,16 @@ def test_a_bias_is_part_of_a_kernel_or_added(serving):
     out = torch.zeros(20, 64).half()
     assert served.run(torch.ones(20, 256).half(), weight, bias, out)  # measured without a bias only
     assert torch.equal(out, bias.expand(20, 64))
+
+
+def test_each_layout_has_its_own_kernels(serving):
+    w = half_empty()
+    weight, x = sparse.compress(w, "three-layer"), torch.ones(8, 256).half()
+    sparse.linear(x, weight)
+    (launch,) = serving.launches()
+    assert weight.parts["records"].data_ptr().to_bytes(8, "little") in bytes(launch.params)
+    x = torch.randn(9, 256).half()
+    assert torch.equal(sparse.linear(x, weight), torch.nn.functional.linear(x, w)), "nine rows were measured for the other layout"
 
 
 def test_a_pack_in_which_dense_won_ends_there(made):

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from kernelwright.layouts import quad_bitmap
+from kernelwright.layouts import quad_bitmap, three_layer
 from kernelwright.layouts.bits import dtype_name
 from kernelwright.sparse.compressed import LAYOUTS, Compressed, SparseError
 
@@ -43,7 +43,7 @@ def _run_from_packs(x: Tensor, weight: Compressed, bias: Tensor | None, out: Ten
     return served.run(x, weight, bias, out)
 
 
-kernels: list[Kernel] = [Kernel(quad_bitmap.NAME, "cuda", _from_packs, _run_from_packs)]
+kernels: list[Kernel] = [Kernel(layout.NAME, "cuda", _from_packs, _run_from_packs) for layout in (quad_bitmap, three_layer)]
 """What is registered; the first that serves is taken. Ours come from the packs in use."""
 
 

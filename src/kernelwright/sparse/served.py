@@ -29,8 +29,8 @@ from kernelwright.sparse.compressed import Compressed
 from kernelwright.targets.driver import DeviceFailure
 from kernelwright.targets.target import CandidateFault
 
-Key = tuple[int, int, str, int, str]
-"""Of a weight and an epilogue: rows, columns, dtype, quad-bitmap's expected count, epilogue."""
+Key = tuple[int, int, str, str, int, str]
+"""Of a weight and an epilogue: rows, columns, dtype, layout, values in a word of 32 weights, epilogue."""
 
 
 @dataclass
@@ -41,8 +41,8 @@ class Served:
     sms: int
     kernels: dict[Key, list[tuple[int, packs.Entry]]]
     """Ascending by activation rows, cut off where dense was faster."""
-    unpacking: dict[tuple[str, int], list[packs.Entry]]
-    """By dtype and quad-bitmap's expected count."""
+    unpacking: dict[tuple[str, str, int], list[packs.Entry]]
+    """By dtype, layout and values in a word of 32 weights."""
     folders: dict[str, packs.Pack]
     """Candidate to the pack that has it."""
     number: int = field(default_factory=itertools.count().__next__)
@@ -51,7 +51,7 @@ class Served:
 
     def most(self, weight: Compressed) -> int:
         """Activation rows."""
-        found = [] if self.off or not _tiled(weight) else self.kernels.get(_key(weight, ""), [])
+        found = [] if self.off or not _readable(weight) else self.kernels.get(_key(weight, ""), [])
         return found[-1][0] if found else 0
 
     def run(self, x: Tensor, weight: Compressed, bias: Tensor | None, out: Tensor) -> bool:
@@ -80,8 +80,8 @@ class Served:
 
     def unpack(self, weight: Compressed, out: Tensor) -> bool:
         """Whether a kernel was enqueued that writes the dense weight into `out`."""
-        entries = self.unpacking.get((DTYPE_NAMES[weight.dtype], weight.facts["expected"]), [])
-        if self.off or not entries or not _tiled(weight):
+        entries = self.unpacking.get((DTYPE_NAMES[weight.dtype], weight.layout, _expected(weight)), [])
+        if self.off or not entries or not _readable(weight):
             return False
         entry = min(entries, key=lambda e: abs(math.log(math.prod(weight.shape) / math.prod(e.workload.axes.values()))))
         tensors = {
@@ -171,19 +171,20 @@ def _open(device: torch.device, paths: tuple[Path, ...]) -> Served | None:
 def serving(fitting: list[packs.Pack], launcher: Launcher, sms: int) -> Served:
     """Of these packs; the first that knows a weight and an epilogue serves them."""
     kernels: dict[Key, list[tuple[int, packs.Entry]]] = {}
-    unpacking: dict[tuple[str, int], list[packs.Entry]] = {}
+    unpacking: dict[tuple[str, str, int], list[packs.Entry]] = {}
     folders: dict[str, packs.Pack] = {}
     for pack in fitting:
         mine: dict[Key, dict[int, packs.Entry]] = {}
         for e in pack.entries:
             w = e.workload
-            if w.problem not in PROBLEMS or spmm.weights(w).layout != "quad":
+            if w.problem not in PROBLEMS:
                 continue
-            expected = spmm.weights(w).expected
+            kept = spmm.weights(w)
+            layout = spmm.LAYOUTS[kept.layout].NAME
             if w.problem == spmm.Spmm.name:
-                mine.setdefault((w.axes["M"], w.axes["K"], w.dtype, expected, w.epilogue), {})[w.axes["N"]] = e
+                mine.setdefault((w.axes["M"], w.axes["K"], w.dtype, layout, kept.expected, w.epilogue), {})[w.axes["N"]] = e
             elif not e.rival:
-                unpacking.setdefault((w.dtype, expected), []).append(e)
+                unpacking.setdefault((w.dtype, layout, kept.expected), []).append(e)
             folders.setdefault(e.candidate, pack)
         for key, by_rows in mine.items():
             ours = itertools.takewhile(lambda pair: not pair[1].rival, sorted(by_rows.items()))
@@ -191,18 +192,23 @@ def serving(fitting: list[packs.Pack], launcher: Launcher, sms: int) -> Served:
     return Served(launcher, sms, kernels, unpacking, folders)
 
 
-def _tiled(weight: Compressed) -> bool:
+def _readable(weight: Compressed) -> bool:
     """Whether it is packed in the order that our kernels read."""
-    return weight.facts["order"] == quad_bitmap.ORDERS.index("tile")
+    return weight.layout != quad_bitmap.NAME or weight.facts["order"] == quad_bitmap.ORDERS.index("tile")
+
+
+def _expected(weight: Compressed) -> int:
+    """Values in a word of 32 weights, which kernels of quad-bitmap have compiled in."""
+    return weight.facts.get("expected", round(32 * (1 - weight.sparsity)))
 
 
 def _key(weight: Compressed, epilogue: str) -> Key:
-    return (*weight.shape, DTYPE_NAMES[weight.dtype], weight.facts["expected"], epilogue)
+    return (*weight.shape, DTYPE_NAMES[weight.dtype], weight.layout, _expected(weight), epilogue)
 
 
 def _numbers(weight: Compressed) -> Tensor:
     """The facts that a kernel reads, on the device: weights that agree in them share one."""
-    key = (weight.device, weight.facts["prefix_bits"], weight.facts["largest"])
+    key = (weight.device, *spmm.kernel_facts(weight.facts))
     if key not in _facts:
         _facts[key] = torch.tensor(key[1:], dtype=torch.int32, device=weight.device)
     return _facts[key]
