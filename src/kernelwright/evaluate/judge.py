@@ -26,7 +26,7 @@ from kernelwright.evaluate.timing import Entrant, Limits, measure
 from kernelwright.evaluate.verify import Climber, Ladder
 from kernelwright.problems import problem_of
 from kernelwright.problems.problem import Tensors
-from kernelwright.records import DTYPES, Candidate, Check, Comparison, Outcome, Timing, Verdict, Workload
+from kernelwright.records import DTYPES, INEXACT, Candidate, Check, Comparison, Outcome, Timing, Verdict, Workload
 from kernelwright.targets import usable
 from kernelwright.targets.processes import die_with_parent
 from kernelwright.targets.target import CandidateFault, Contender, Device, DeviceLost, TargetUnavailable
@@ -80,7 +80,10 @@ class Bench:
             try:
                 runs, setup = rivals_package.load(name, self.w, self.buffers.bounds)
                 state.contender = self.device.load_trusted(runs, setup, self.buffers.bounds)
-                self.verify([(state, None, note)], SCREEN_RUNGS)
+                if name in INEXACT:
+                    state.checks.append(Check(rung="inexact", case=name, passed=True, note="computes something else: not held against the reference"))
+                else:
+                    self.verify([(state, None, note)], SCREEN_RUNGS)
             except DeviceLost:
                 raise
             except CandidateFault as fault:
@@ -192,6 +195,9 @@ class Judge:
 
     def _as_candidate(self, bench: Bench, candidate: Candidate, note: Callable[[str], None]) -> _State:
         """A vendor's kernel entered as a candidate: the same contender under the candidate's id."""
+        if candidate.source in INEXACT:
+            fault = CandidateFault(Outcome.REFUSED, "it computes something else than the Workload asks for: it is a rival alone")
+            return _State(candidate.id, fault=fault)
         state = bench.rival(candidate.source, note)
         return _State(candidate.id, state.contender, state.checks, state.fault)
 
@@ -205,7 +211,7 @@ class Judge:
             if mode == "device-chain" and not trusted and not (state.contender and state.contender.dependent):
                 continue
             if state.fault is None and state.contender is not None:
-                entrants.append(Entrant(state.label, state.contender, trusted))
+                entrants.append(Entrant(state.label, state.contender, trusted, exact=state.label not in INEXACT))
                 by_label[state.label] = state
         if (states or mode == "device-chain") and all(e.trusted for e in entrants):
             return False

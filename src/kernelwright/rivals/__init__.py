@@ -8,6 +8,7 @@ cublaslt              cuBLASLt, the first algorithm of its heuristic
 cublaslt-auto         cuBLASLt, the fastest of all algorithms that its heuristic lists
 cublaslt-all          cuBLASLt, the fastest that a search of its whole algorithm space finds; on request alone: up to 20 s a Workload
 VENDOR-swapped        of `spmm`: Y^T = W X^T, the dense product with its operands the other way round (dense.py)
+cusparselt            of `spmm`, on request: the 2:4 part of the weight through sparse tensor cores; inexact, as it drops the rest
 VENDOR-nn, VENDOR-nt  one of the four with the operands stored in that layout, whatever the Workload's
 """
 
@@ -47,6 +48,7 @@ def names_for(w: Workload, target: str, *, every: bool = False) -> tuple[str, ..
         if w.problem == "spmm" and not w.epilogue:
             own = [v for v in VENDORS if every or v in ("cublaslt", "cublaslt-auto")]
             names += [name for vendor in own for name in (vendor, f"{vendor}-swapped")]
+            names += ["cusparselt"] if every else []
         if w.problem == "linear" and unfused(w) is None:
             names += ["cublaslt", "cublaslt-auto", *(["cublaslt-all"] if every else [])]
     if target == "fake":
@@ -80,6 +82,10 @@ def load(name: str, w: Workload, sets: Sequence[Bound]) -> Loaded:
         from kernelwright.rivals import dense
 
         return dense.load(name, w, sets)
+    if name == "cusparselt":
+        from kernelwright.rivals import cusparselt
+
+        return cusparselt.load(name, w, sets)
     if name == "cublas":
         from kernelwright.rivals import cublas
 
