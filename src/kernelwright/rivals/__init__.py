@@ -7,7 +7,7 @@ cublas                cuBLAS, its own choice of algorithm (cublasGemmEx)
 cublaslt              cuBLASLt, the first algorithm of its heuristic
 cublaslt-auto         cuBLASLt, the fastest of all algorithms that its heuristic lists
 cublaslt-all          cuBLASLt, the fastest that a search of its whole algorithm space finds; on request alone: up to 20 s a Workload
-VENDOR-swapped        of `spmm`: Y^T = W X^T, the dense product with its operands the other way round (dense.py)
+VENDOR-swapped        of `spmm`: Y^T = W X^T, the dense product with its operands the other way round (dense.py); VENDOR is the product itself
 cusparselt            of `spmm`, on request: the 2:4 part of the weight through sparse tensor cores; inexact, as it drops the rest
 VENDOR-nn, VENDOR-nt  one of the four with the operands stored in that layout, whatever the Workload's
 """
@@ -48,6 +48,7 @@ def names_for(w: Workload, target: str, *, every: bool = False) -> tuple[str, ..
         if w.problem == "spmm" and not w.epilogue:
             own = [v for v in VENDORS if every or v in ("cublaslt", "cublaslt-auto")]
             names += [name for vendor in own for name in (vendor, f"{vendor}-swapped")]
+            names += [f"{vendor}-nn" for vendor in (VENDORS if every else ("cublas",))]
             names += ["cusparselt"] if every else []
         if w.problem == "linear" and unfused(w) is None:
             names += ["cublaslt", "cublaslt-auto", *(["cublaslt-all"] if every else [])]
@@ -78,7 +79,7 @@ def load(name: str, w: Workload, sets: Sequence[Bound]) -> Loaded:
         from kernelwright.rivals import pytorch
 
         return pytorch.load(name, w, sets)
-    if w.problem == "spmm" and name.removesuffix("-swapped") in VENDORS:
+    if w.problem == "spmm" and name.removesuffix("-swapped").removesuffix("-nn") in VENDORS:
         from kernelwright.rivals import dense
 
         return dense.load(name, w, sets)

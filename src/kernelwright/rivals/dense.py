@@ -3,6 +3,7 @@
 NAME           the product Y = X W^T by one of cuBLAS's or cuBLASLt's rivals, no epilogue
 NAME-swapped   the operands the other way round, Y^T = W X^T: the long side is then the one that the library tiles first, and Y comes out
                transposed, which a model that keeps it so pays nothing for
+NAME-nn        with a copy of W that is stored K x M
 """
 
 from __future__ import annotations
@@ -12,10 +13,10 @@ from collections.abc import Callable, Sequence
 import torch
 
 from kernelwright.records import Outcome, Workload
-from kernelwright.rivals import cublas, cublaslt
+from kernelwright.rivals import cublas, cublaslt, stored
 from kernelwright.targets.target import Bound, CandidateFault, Run
 
-SWAPPED = "-swapped"
+SWAPPED, TRANSPOSED = "-swapped", "-nn"
 ROLES = {"a": "x", "b": "w", "c": "y"}
 
 
@@ -24,11 +25,12 @@ def load(name: str, w: Workload, sets: Sequence[Bound]) -> tuple[list[Run], Call
     if w.epilogue:
         raise CandidateFault(Outcome.REFUSED, f"it does the product alone, without {w.epilogue}")
     vendor, swapped = name.removesuffix(SWAPPED), name.endswith(SWAPPED)
+    transposed = vendor.endswith(TRANSPOSED)
     n, m, k = (w.axes[x] for x in "NMK")
     axes = {"M": m, "N": n, "K": k} if swapped else {"M": n, "N": m, "K": k}
     gemm = Workload(problem="gemm", axes=axes, dtype=w.dtype, layout="nt")
     bounds = [_bound(one, axes, swapped) for one in sets]
-    runs, setup = (cublas if vendor == "cublas" else cublaslt).load(vendor, gemm, bounds)
+    runs, setup = (stored if transposed else cublas if vendor == "cublas" else cublaslt).load(vendor, gemm, bounds)
     if not swapped:
         return runs, setup
     outs = [(one.tensors["y"], bound.tensors["c"]) for one, bound in zip(sets, bounds, strict=True)]
