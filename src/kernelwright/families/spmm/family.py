@@ -51,7 +51,12 @@ class Scheme(Family):
         return self.scheme.refuses(w) or self.scheme.illegal(config, w, device)
 
     def seeds(self, w: Workload, device: DeviceFacts) -> tuple[Config, ...]:
-        return tuple(c for c in self.scheme.SEEDS if self.illegal(c, w, device) is None)[:8]
+        """The best by the model of what ran well, or might, of the whole space."""
+        legal = [c for c in self.scheme.SEEDS if self.illegal(c, w, device) is None]
+        return tuple(sorted(legal, key=lambda c: self.estimate(c, w, device))[:8])
+
+    def estimate(self, config: Config, w: Workload, device: DeviceFacts) -> float:
+        return self.scheme.microseconds(config, w, device)
 
     def render(self, config: Config, w: Workload, device: DeviceFacts) -> Candidate:
         lines = "".join(f"    {line}\n" for line in self.scheme.struct(config, w, device))

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from kernelwright.families.family import Config, DeviceFacts
 from kernelwright.families.gemm_sm90.limits import RESIDENT, ints, too_much_smem
+from kernelwright.families.spmm.model import CLOCK, CLUSTER, ISSUE, START, shared, streamed
 from kernelwright.plan import cdiv, evaluate
 from kernelwright.problems.spmm import EPILOGUES
 from kernelwright.records import Arg, Launch, LaunchPlan, ScalarArg, TensorArg, Workload
@@ -72,6 +73,25 @@ def illegal(
         return f"K = {w.axes['K']} has fewer than {cluster} records"
     used = evaluate(smem(c, records, ring_bytes, device.sm >= 90), {**w.axes, "sms": device.sms})
     return too_much_smem(used, device)
+
+
+def microseconds(c: Config, w: Workload, device: DeviceFacts, records: Records, record_bytes: float, instructions: float) -> float:
+    """Of one launch. `instructions`: of a warp for a record, with one tile of X."""
+    warps, slots, cluster = ints(c, "warps", "slots", "cluster")
+    n, m, k = (w.axes[x] for x in "NMK")
+    per_strip, strips = cdiv(k, records.columns), cdiv(m, 16)
+    running = max(1, int(evaluate(clusters(c), {**w.axes, "sms": device.sms})))
+    mine, columns = cdiv(strips, running), cdiv(per_strip, cluster)
+    each = cdiv(mine * columns, warps)  # the busiest warp's: the others wait for it
+    of_x = (tiles(w) - 1) * records.columns / 16 * 1.5  # an mma each k-step of 16 columns, and half a load of X
+    sums = (mine + warps / cluster) * n * 16 * 12 / (CLOCK * ISSUE * 32)
+    return (
+        START
+        + streamed(each * warps, record_bytes, instructions + of_x, warps, slots)
+        + shared(n * columns * records.columns * 2)
+        + (CLUSTER if cluster > 1 else 0.0)
+        + sums
+    )
 
 
 def flag(x: object) -> str:

@@ -20,6 +20,8 @@ RECORDS = Records(columns=128, full=4480)
 """Without zeros with 16-bit prefixes."""
 REGISTERS = {1: 64, 2: 80, 4: 104}
 """Below which it spills, by tiles (ptxas 13.x)."""
+INSTRUCTIONS = 5.1 * 64
+"""Of a warp for a record (sm_90a)."""
 refuses = ring.refuses
 
 
@@ -31,6 +33,11 @@ def ring_bytes(c: Config, w: Workload) -> int:
 def illegal(c: Config, w: Workload, device: DeviceFacts) -> str | None:
     """Why the config cannot run or cannot be worth running, or None."""
     return ring.illegal(c, w, device, RECORDS, ring_bytes(c, w), REGISTERS[ring.tiles(w)])
+
+
+def microseconds(c: Config, w: Workload, device: DeviceFacts) -> float:
+    kept = 1 - weights(w).zeros / 100
+    return ring.microseconds(c, w, device, RECORDS, 336 + 4096 * kept, INSTRUCTIONS)
 
 
 def struct(c: Config, w: Workload, device: DeviceFacts) -> list[str]:

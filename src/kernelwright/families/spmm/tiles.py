@@ -5,6 +5,7 @@ from __future__ import annotations
 from kernelwright.families.family import Config, DeviceFacts, Space
 from kernelwright.families.gemm_sm90.limits import ints, too_many_registers, too_much_smem
 from kernelwright.families.spmm.ring import ELEMENT, MOST_RECORDS, args, flags
+from kernelwright.families.spmm.model import CLOCK, KERNEL, START, shared, streamed
 from kernelwright.families.spmm.streams import ring_bytes
 from kernelwright.plan import cdiv
 from kernelwright.problems.spmm import weights
@@ -13,6 +14,8 @@ from kernelwright.records import Launch, LaunchPlan, ScalarArg, TensorArg, Tenso
 SPACE: Space = {"groups": (1, 2, 3, 4), "slots": (1, 2, 3, 4, 6, 8), "stages": (2, 3, 4, 6, 8)}
 
 WGMMA_N = (8, 16, 32, 48, 64, 96, 128)
+INSTRUCTIONS = 5.8 * 64
+"""Of a warp for a record (sm_90a)."""
 OTHER_REGISTERS = 46
 """Beside the sums, below which it spills and wgmma is serialised (ptxas 13.x)."""
 
@@ -42,6 +45,17 @@ def illegal(c: Config, w: Workload, device: DeviceFacts) -> str | None:
     registers = columns(w) // 2 + OTHER_REGISTERS
     most = min(255, 65536 // (cdiv(128 * groups + 32, 128) * 128) // 8 * 8)
     return too_many_registers(registers, most, 128 * groups + 32) or too_much_smem(smem_bytes(c, w), device)
+
+
+def microseconds(c: Config, w: Workload, device: DeviceFacts) -> float:
+    """Both launches."""
+    groups, slots = ints(c, "groups", "slots")
+    n, warps = columns(w), 4 * groups
+    steps = cdiv(cdiv(w.axes["M"], 64 * groups) * cdiv(w.axes["K"], 128), device.sms)  # of each block, all warps with a record each
+    kept = 1 - weights(w).zeros / 100
+    multiplying = steps * groups * 8 * n / 2 / CLOCK  # wgmma m64nNk16: N / 2 cycles of the four tensor cores
+    decoding = streamed(steps * warps, 336 + 4096 * kept, INSTRUCTIONS, warps, slots)
+    return START + max(multiplying, decoding) + shared(steps * n * 256) + KERNEL
 
 
 def struct(c: Config, w: Workload, device: DeviceFacts) -> list[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from kernelwright.families.family import Config, DeviceFacts, Space
 from kernelwright.families.gemm_sm90.limits import too_much_smem
+from kernelwright.families.spmm.model import unpacked
 from kernelwright.families.spmm.ring import ELEMENT, flag
 from kernelwright.problems.spmm import weights
 from kernelwright.records import Launch, LaunchPlan, ScalarArg, TensorArg, Workload
@@ -21,6 +22,10 @@ def refuses(w: Workload) -> str | None:
 def illegal(c: Config, w: Workload, device: DeviceFacts) -> str | None:
     """Why the config cannot run or cannot be worth running, or None. `blocks` run on a multiprocessor at a time."""
     return too_much_smem(int(c["blocks"]) * (int(c["warps"]) * WARP_BYTES + 1024), device)
+
+
+def microseconds(c: Config, w: Workload, device: DeviceFacts) -> float:
+    return unpacked(w.axes["M"] * w.axes["K"], 0.164 + 2 * (1 - weights(w).zeros / 100), device)
 
 
 def struct(c: Config, w: Workload, device: DeviceFacts) -> list[str]:
