@@ -140,14 +140,20 @@ __device__ __forceinline__ void store_part(float (&sums)[Tiles][4], const Layout
         }
 }
 
-/// The whole kernel; `multiply(stream, at, fact)`, with the first of the layout's facts, leaves the sums of a warp's parts of strips
-/// at their places.
+/// The whole kernel; `multiply(stream, at, N, fact)`, with the rows of X that the block has and the first of the layout's facts, leaves
+/// the sums of a warp's parts of strips at their places.
 template <class Multiply>
 __device__ __forceinline__ void run_streams(const Element* x, const unsigned char* records, const int* offsets, const int* facts,
                                             const Element* bias, const Element* factor, const Element* addend, Element* y,
                                             int N, int M, int K, int ld_x, int ld_factor, int ld_addend, int ld_y,
                                             const Multiply& multiply) {
     extern __shared__ __align__(128) unsigned char shared[];
+    // blocks of one blockIdx.y have a few rows of X, and read all of W for them
+    const int n0 = blockIdx.y * 8 * Config::tiles;
+    x += (long long)n0 * ld_x, y += (long long)n0 * ld_y;
+    if constexpr (Config::silu_mul) factor += (long long)n0 * ld_factor;
+    if constexpr (Config::residual) addend += (long long)n0 * ld_addend;
+    N = min(N - n0, 8 * Config::tiles);
     const int lane = threadIdx.x % 32, warp = kw::warp_index();
     const int clusters = gridDim.x / Config::cluster, part = blockIdx.x % Config::cluster;
     const Layout at(kw::shared_address(shared), N, M, K, blockIdx.x / Config::cluster, clusters, part);
@@ -177,7 +183,7 @@ __device__ __forceinline__ void run_streams(const Element* x, const unsigned cha
     kw::cp_async_wait<0>();
     __syncthreads();
 
-    multiply(stream, at, fact);
+    multiply(stream, at, N, fact);
     __syncthreads();
 
     // the sums of a strip lie at warp + strip, for the warps from the one that has its first record to the one that has its last

@@ -12,8 +12,8 @@ from kernelwright.problems.spmm import EPILOGUES
 from kernelwright.records import Arg, Launch, LaunchPlan, ScalarArg, TensorArg, Workload
 
 TILES = (1, 2, 4)
-"""Tiles of 8 rows of X that a warp multiplies with. mma.sync reads X from shared memory for every 16 rows of W: at 32 rows of X as long as
-it decodes."""
+"""Tiles of 8 rows of X that a warp multiplies with; for more rows all of W is read again. mma.sync reads X from shared memory for every 16
+rows of W: at 32 rows of X as long as it decodes."""
 MOST_RECORDS = 2**24
 """Of a matrix (34 billion weights): times warps or multiprocessors, 32 bits hold it."""
 ELEMENT = {"fp16": "kw::f16", "bf16": "kw::bf16"}
@@ -34,14 +34,6 @@ class Records:
         return max(slots * cdiv(int(largest), 128), cdiv(self.full, 128)) * 128
 
 
-def tiles(w: Workload) -> int:
-    return next((t for t in TILES if w.axes["N"] <= 8 * t), 0)
-
-
-def refuses(w: Workload) -> str | None:
-    return None if tiles(w) else f"it multiplies up to {8 * TILES[-1]} rows of X, not {w.axes['N']}"
-
-
 def clusters(c: Config) -> str:
     """As many as run at a time, but no more than strips."""
     size = int(c["cluster"])
@@ -51,24 +43,27 @@ def clusters(c: Config) -> str:
 def smem(c: Config, records: Records, ring_bytes: int, bulk: bool) -> str:
     """Barriers, sums, X, rings; what blocks hand each other lies over X and the rings."""
     warps, cluster = ints(c, "warps", "cluster")
+    n = f"min(N, {8 * int(c['tiles'])})"
     most = f"cdiv(M, 16 * max(1, {clusters(c)})) + 1"
-    sums = f"({warps} + {most}) * N * 64"
-    x = f"cdiv(cdiv(K, {records.columns}), {cluster}) * N * {2 * records.columns}"
+    sums = f"({warps} + {most}) * {n} * 64"
+    x = f"cdiv(cdiv(K, {records.columns}), {cluster}) * {n} * {2 * records.columns}"
     rings = warps * (ring_bytes + records.scratch)
-    return f"{warps * (8 if bulk else 4) * 8 + 128} + {sums} + max({x} + {rings}, ({most}) * N * 64)"
+    return f"{warps * (8 if bulk else 4) * 8 + 128} + {sums} + max({x} + {rings}, ({most}) * {n} * 64)"
 
 
 def illegal(
-    c: Config, w: Workload, device: DeviceFacts, records: Records, ring_bytes: int, registers: int
+    c: Config, w: Workload, device: DeviceFacts, records: Records, ring_bytes: int, registers: dict[int, int]
 ) -> str | None:
-    """Why the config cannot run or cannot be worth running, or None."""
-    warps, slots, cluster = ints(c, "warps", "slots", "cluster")
+    """Why the config cannot run or cannot be worth running, or None. `registers`: of a thread, by tiles."""
+    warps, slots, cluster, tiles = ints(c, "warps", "slots", "cluster", "tiles")
+    if tiles > 1 and w.axes["N"] <= 4 * tiles:
+        return f"{w.axes['N']} rows of X need fewer than {tiles} tiles"
     if device.sm < 90 and cluster > 1:
         return "clusters need sm_90"
     if device.sm < 90 and slots > 4:
         return f"{slots} slots: cp.async waits for 4 at most"
-    if warps * 32 * registers > 65536:
-        return f"about {registers} registers a thread are needed, {warps * 32} threads leave {65536 // (warps * 32)}"
+    if warps * 32 * registers[tiles] > 65536:
+        return f"about {registers[tiles]} registers a thread are needed, {warps * 32} threads leave {65536 // (warps * 32)}"
     if cluster > max(1, cdiv(w.axes["K"], records.columns)):
         return f"K = {w.axes['K']} has fewer than {cluster} records"
     used = evaluate(smem(c, records, ring_bytes, device.sm >= 90), {**w.axes, "sms": device.sms})
@@ -76,22 +71,23 @@ def illegal(
 
 
 def microseconds(c: Config, w: Workload, device: DeviceFacts, records: Records, record_bytes: float, instructions: float) -> float:
-    """Of one launch. `instructions`: of a warp for a record, with one tile of X."""
-    warps, slots, cluster = ints(c, "warps", "slots", "cluster")
+    """Of the launch. `instructions`: of a warp for a record, with one tile of X."""
+    warps, slots, cluster, tiles = ints(c, "warps", "slots", "cluster", "tiles")
     n, m, k = (w.axes[x] for x in "NMK")
     per_strip, strips = cdiv(k, records.columns), cdiv(m, 16)
     running = max(1, int(evaluate(clusters(c), {**w.axes, "sms": device.sms})))
     mine, columns = cdiv(strips, running), cdiv(per_strip, cluster)
     each = cdiv(mine * columns, warps)  # the busiest warp's: the others wait for it
-    of_x = (tiles(w) - 1) * records.columns / 16 * 1.5  # an mma each k-step of 16 columns, and half a load of X
-    sums = (mine + warps / cluster) * n * 16 * 12 / (CLOCK * ISSUE * 32)
-    return (
-        START
-        + streamed(each * warps, record_bytes, instructions + of_x, warps, slots)
-        + shared(n * columns * records.columns * 2)
+    of_x = (tiles - 1) * records.columns / 16 * 1.5  # an mma each k-step of 16 columns, and half a load of X
+    rows = min(n, 8 * tiles)
+    sums = (mine + warps / cluster) * rows * 16 * 12 / (CLOCK * ISSUE * 32)
+    once = (
+        streamed(each * warps, record_bytes, instructions + of_x, warps, slots)
+        + shared(rows * columns * records.columns * 2)
         + (CLUSTER if cluster > 1 else 0.0)
         + sums
     )
+    return START + once * cdiv(n, 8 * tiles)
 
 
 def flag(x: object) -> str:
@@ -107,7 +103,7 @@ def flags(w: Workload) -> str:
 def struct(c: Config, w: Workload, device: DeviceFacts, records: Records, ring_bytes: int) -> list[str]:
     return [
         f"using Element = {ELEMENT[w.dtype]};",
-        f"static constexpr int tiles = {tiles(w)};",
+        f"static constexpr int tiles = {c['tiles']};",
         f"static constexpr int warps = {c['warps']}, ring_bytes = {ring_bytes}, scratch_bytes = {records.scratch}, cluster = {c['cluster']};",
         f"static constexpr bool bulk = {flag(device.sm >= 90)}, x_vectors = {flag(w.axes['K'] % 8 == 0)};",
         flags(w),
@@ -138,7 +134,6 @@ def plan(c: Config, w: Workload, device: DeviceFacts, records: Records, ring_byt
     requires = [
         "align_records % 16 == 0",
         f"cdiv(M, 16) * cdiv(K, {records.columns}) < {MOST_RECORDS}",
-        f"N <= {8 * tiles(w)}",
         f"{used} <= {device.smem_per_block}",
     ]
     if w.axes["K"] % 8 == 0:
@@ -146,7 +141,7 @@ def plan(c: Config, w: Workload, device: DeviceFacts, records: Records, ring_byt
     launch = Launch(
         kernel="spmm",
         args=args(w),
-        grid=(f"{clusters(c)} * {cluster} * min(N, 1)", 1, 1),
+        grid=(f"{clusters(c)} * {cluster}", f"cdiv(N, {8 * int(c['tiles'])})", 1),
         block=(warps * 32, 1, 1),
         cluster=(cluster, 1, 1),
         smem=used,

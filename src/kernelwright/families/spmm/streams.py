@@ -15,6 +15,7 @@ SPACE: Space = {
     "slots": (1, 2, 3, 4, 6, 8),
     "cluster": (1, 2, 3, 4, 6, 8, 16),
     "packing": ("at_once", "late"),
+    "tiles": ring.TILES,
 }
 RECORDS = Records(columns=128, full=4480)
 """Without zeros with 16-bit prefixes."""
@@ -22,7 +23,6 @@ REGISTERS = {1: 64, 2: 80, 4: 104}
 """Below which it spills, by tiles (ptxas 13.x)."""
 INSTRUCTIONS = 5.1 * 64
 """Of a warp for a record (sm_90a)."""
-refuses = ring.refuses
 
 
 def ring_bytes(c: Config, w: Workload) -> int:
@@ -32,7 +32,7 @@ def ring_bytes(c: Config, w: Workload) -> int:
 
 def illegal(c: Config, w: Workload, device: DeviceFacts) -> str | None:
     """Why the config cannot run or cannot be worth running, or None."""
-    return ring.illegal(c, w, device, RECORDS, ring_bytes(c, w), REGISTERS[ring.tiles(w)])
+    return ring.illegal(c, w, device, RECORDS, ring_bytes(c, w), REGISTERS)
 
 
 def microseconds(c: Config, w: Workload, device: DeviceFacts) -> float:
@@ -52,9 +52,14 @@ def plan(c: Config, w: Workload, device: DeviceFacts) -> LaunchPlan:
     return ring.plan(c, w, device, RECORDS, ring_bytes(c, w))
 
 
+def refuses(w: Workload) -> str | None:
+    return None
+
+
 SEEDS: tuple[Config, ...] = tuple(
-    {"warps": warps, "slots": slots, "cluster": cluster, "packing": "at_once"}
-    for cluster in (2, 4, 1, 8)
-    for warps, slots in ((16, 3), (24, 2), (20, 3), (32, 2), (8, 4))
+    {"warps": warps, "slots": slots, "cluster": cluster, "packing": "at_once", "tiles": tiles}
+    for tiles in ring.TILES
+    for cluster in (2, 4, 1, 8, 16)
+    for warps, slots in ((16, 3), (24, 2), (20, 3), (32, 2), (12, 4), (8, 4), (8, 2), (4, 2))
 )
-"""By what won in scratch kernels on an H200: clusters of 2, 16 warps, 3 slots; larger clusters as X and sums grow."""
+"""About what won in scratch kernels on an H200 (clusters of 2, 16 warps, 3 slots); larger clusters and fewer warps as X and sums grow."""

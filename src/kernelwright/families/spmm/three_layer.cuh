@@ -154,5 +154,5 @@ extern "C" __global__ void __launch_bounds__(Config::warps * 32, 1)
          const Element* factor, const Element* addend, Element* y, int N, int M, int K, int ld_x, int ld_factor, int ld_addend,
          int ld_y) {
     run_streams(x, records, offsets, facts, bias, factor, addend, y, N, M, K, ld_x, ld_factor, ld_addend, ld_y,
-                [&](Stream& stream, const Layout& at, int) { multiply_stream(stream, at, N); });
+                [](Stream& stream, const Layout& at, int N, int) { multiply_stream(stream, at, N); });
 }

@@ -11,14 +11,13 @@ from kernelwright.layouts.three_layer import COLUMNS, FIXED, SLOTS, WEIGHTS
 from kernelwright.problems.spmm import weights
 from kernelwright.records import LaunchPlan, Workload
 
-SPACE: Space = {"warps": (4, 6, 8, 10, 12, 14, 16), "slots": (1, 2, 3, 4), "cluster": (1, 2, 3, 4, 6, 8, 16)}
+SPACE: Space = {"warps": (4, 6, 8, 10, 12, 14, 16), "slots": (1, 2, 3, 4), "cluster": (1, 2, 3, 4, 6, 8, 16), "tiles": ring.TILES}
 RECORDS = Records(columns=COLUMNS, full=FIXED + 4 * SLOTS, scratch=2 * SLOTS)
 """Without zeros half of the weights are residual; the scratch is the overflow in its places."""
 REGISTERS = {1: 80, 2: 96, 4: 128}
 """Below which it spills, by tiles (ptxas 13.x)."""
 INSTRUCTIONS = 190
 """Of a warp for a record without fillers and residual (sm_90a); 9 for a filler of each lane, 27 for a residual of each four lanes."""
-refuses = ring.refuses
 
 
 def _counts(w: Workload) -> tuple[float, float, float]:
@@ -37,7 +36,7 @@ def ring_bytes(c: Config, w: Workload) -> int:
 
 def illegal(c: Config, w: Workload, device: DeviceFacts) -> str | None:
     """Why the config cannot run or cannot be worth running, or None."""
-    return ring.illegal(c, w, device, RECORDS, ring_bytes(c, w), REGISTERS[ring.tiles(w)])
+    return ring.illegal(c, w, device, RECORDS, ring_bytes(c, w), REGISTERS)
 
 
 def microseconds(c: Config, w: Workload, device: DeviceFacts) -> float:
@@ -54,9 +53,14 @@ def plan(c: Config, w: Workload, device: DeviceFacts) -> LaunchPlan:
     return ring.plan(c, w, device, RECORDS, ring_bytes(c, w))
 
 
+def refuses(w: Workload) -> str | None:
+    return None
+
+
 SEEDS: tuple[Config, ...] = tuple(
-    {"warps": warps, "slots": slots, "cluster": cluster}
-    for cluster in (2, 4, 1, 8)
-    for warps, slots in ((12, 2), (10, 2), (8, 3), (8, 2), (6, 3))
+    {"warps": warps, "slots": slots, "cluster": cluster, "tiles": tiles}
+    for tiles in ring.TILES
+    for cluster in (2, 4, 1, 8, 16)
+    for warps, slots in ((12, 2), (10, 2), (8, 3), (8, 2), (6, 3), (6, 2), (4, 2))
 )
 """Guesses from the bytes that a multiprocessor must have on their way."""
