@@ -72,6 +72,7 @@ CASES = [
     Case("spmm:4x64x512:bias", streams(4, 2, 1)),
     Case("spmm:5x64x512:bf16:bias+residual", streams(4, 2, 2)),
     Case("spmm:6x72x512:bias+silu-mul+residual", streams(4, 2, 1)),
+    Case("spmm:3x160x512:bias+swiglu+residual", streams(4, 2, 2), ("9x32x136", "1x256x520")),
     Case("spmm:8x160x640", streams(4, 3, 1), ("5x33x136", "1x272x1288"), device=A100),
     Case("spmm:16x96x777:bf16:bias+silu-mul+residual", streams(4, 2, 1), device=A100),
 ]
@@ -90,6 +91,7 @@ UNPACKED = [
 LAYERED = [
     Case("spmm:8x48x1024:three-50", layers(4, 2, 2), ("8x130x520", "0x16x256", "3x16x0"), ThreeLayer()),
     Case("spmm:20x24x520:bf16:three-60:bias", layers(4, 1, 3, 4), family=ThreeLayer()),
+    Case("spmm:2x96x264:bf16:three-50:swiglu", layers(4, 2, 1), family=ThreeLayer()),
     Case("spmm:8x16x301:three-40:bias+silu-mul+residual", layers(4, 2, 1), ("1x1x1",), ThreeLayer(), A100),
 ]
 CASES += TILED + UNPACKED + LAYERED
@@ -153,6 +155,7 @@ def test_seeds_are_legal_distinct_and_render(shape: str):
         ("spmm:129x64x64", H200, Tiles(), "up to 128 rows"),
         ("spmm:16x64x65", H200, Tiles(), "16 bytes"),
         ("spmm:16x64x64", A100, Tiles(), "sm_90"),
+        ("spmm:16x64x64:swiglu", H200, Tiles(), "swiglu"),
     ],
 )
 def test_what_it_refuses(text: str, device: DeviceFacts, family: Family, words: str):

@@ -100,8 +100,7 @@ def _unsound(w: Workload, axes: tuple[str, ...]) -> str | None:
         if w.problem in ("spmm", "unpack"):
             from kernelwright.problems import spmm
 
-            spmm.parse(w.layout)
-            spmm.parse_epilogue(w.epilogue)
+            spmm.check(w)
     except ValueError as error:
         return str(error)
     return None
@@ -205,9 +204,11 @@ def _resolve_spmm(text: str, tokens: list[str], dtype: str | None, layout: str |
     try:
         kept = spmm.parse(layouts[0] if layouts else layout or "quad-50")
         epilogue = spmm.parse_epilogue(steps[0] if steps else "")
+        w = Workload(problem=name, axes=sizes, dtype=dtype or "fp16", layout=f"{kept.layout}-{kept.zeros}", epilogue=epilogue)
+        spmm.check(w)
     except ValueError as error:
         raise ProblemError(f"{error} (in {text!r}, whose other parts may be fp16 and bf16)") from None
-    return Workload(problem=name, axes=sizes, dtype=dtype or "fp16", layout=f"{kept.layout}-{kept.zeros}", epilogue=epilogue)
+    return w
 
 
 def _resolve_chain(text: str, name: str, tokens: list[str], dtype: str | None, layout: str | None, accumulate: str | None) -> Workload:

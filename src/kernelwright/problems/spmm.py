@@ -5,8 +5,9 @@ X is N x K, W M x K, Y N x M. A Workload's layout says how W is kept and how man
 the inputs hold W dense as `w`, which is what the dense rivals multiply with. `facts` are the layout's numbers that a kernel must know and
 that depend on the mask.
 
-The epilogue is any of `bias`, `silu-mul`, `residual` joined by + in this order:
+The epilogue is any of `bias`, `silu-mul` or `swiglu`, `residual` joined by + in this order:
 y = x W^T + bias (M);  y = silu(y) * factor (N x M);  y = y + addend (N x M).
+swiglu is two layers in one: W's rows are 16 of a gate and 16 of the other in turn (`layouts.in_turn`), y is N x M/2, silu(gate) * other.
 
 Whether a NaN or an infinity of X meets the zeros of W, as in a dense product, is left to the kernel: those of 2:4 positions are skipped by
 the hardware. Kernels of three layers multiply by zeros of their own, too, so that infinities of X may become NaN.
@@ -23,17 +24,19 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
-from kernelwright.layouts import quad_bitmap, three_layer
+from kernelwright.layouts import TURN, quad_bitmap, three_layer
 from kernelwright.problems.draws import normal, place, uniform
 from kernelwright.problems.gemm import COLUMNS, EXACT_LIMIT, picked
 from kernelwright.problems.problem import TORCH_DTYPES, UNIT_ROUNDOFF, Case, Cost, Pick, Problem, Tensors, TensorSpec, one_after_the_other
 from kernelwright.records import DTYPES, Workload
 
-EPILOGUES = ("bias", "silu-mul", "residual")
+EPILOGUES = ("bias", "silu-mul", "swiglu", "residual")
 LAYOUTS: dict[str, Any] = {"quad": quad_bitmap, "three": three_layer}
 """By name: modules of `kernelwright.layouts`."""
 LEAST_ZEROS, MOST_ZEROS = 30, 95
 """Percent. Below 30 `kernelwright.sparse` refuses to compress."""
+SMOOTH = {"silu-mul", "swiglu"}
+"""Steps after which integers are none."""
 _MOST = 2
 """Largest absolute value among the exact cases' integers."""
 
@@ -71,9 +74,30 @@ def weights(w: Workload) -> Weights:
 def parse_epilogue(text: str) -> str:
     """The text itself. Raises ValueError with one sentence that says what to write."""
     steps = text.split("+") if text else []
-    if [step for step in EPILOGUES if step in steps] != steps:
-        raise ValueError(f"{text!r} is no epilogue of spmm; join {', '.join(EPILOGUES)} by +, in this order, each at most once")
+    if [step for step in EPILOGUES if step in steps] != steps or {"silu-mul", "swiglu"} <= set(steps):
+        raise ValueError(
+            f"{text!r} is no epilogue of spmm; join bias, silu-mul or swiglu, and residual by +, in this order, each at most once"
+        )
     return text
+
+
+def check(w: Workload) -> None:
+    """Raises ValueError with one sentence that says what to write."""
+    parse(w.layout)
+    if "swiglu" in parse_epilogue(w.epilogue) and w.axes["M"] % (2 * TURN):
+        raise ValueError(f"swiglu takes rows of a gate and of another layer in turns of {TURN}: M = {w.axes['M']} is no multiple of {2 * TURN}")
+
+
+def swiglu(y: torch.Tensor) -> torch.Tensor:
+    """(N, M) -> (N, M / 2)."""
+    gate, other = apart(y)
+    return F.silu(gate) * other
+
+
+def apart(y: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Columns of the gate, columns of the other layer."""
+    turns = y.unflatten(1, (-1, 2, TURN))
+    return turns[:, :, 0].flatten(1), turns[:, :, 1].flatten(1)
 
 
 class Spmm(Problem):
@@ -89,6 +113,7 @@ class Spmm(Problem):
         kept = min(m * k, math.ceil(m * k * (1 - weights(w).zeros / 100) + 6 * math.sqrt(m * k) + m + 8))
         head = 384 if module is quad_bitmap else three_layer.FIXED + 16
         steps = w.epilogue.split("+")
+        m_out = m // 2 if "swiglu" in steps else m
         return (
             TensorSpec("x", (n, k), w.dtype, "in"),
             TensorSpec("w", (m, k), w.dtype, "in", constant=True),
@@ -97,13 +122,13 @@ class Spmm(Problem):
             TensorSpec("facts", (2,), "int32", "in", constant=True),
             *([TensorSpec("bias", (m,), w.dtype, "in", constant=True)] if "bias" in steps else []),
             *([TensorSpec("factor", (n, m), w.dtype, "in")] if "silu-mul" in steps else []),
-            *([TensorSpec("addend", (n, m), w.dtype, "in")] if "residual" in steps else []),
-            TensorSpec("y", (n, m), w.dtype, "out"),
+            *([TensorSpec("addend", (n, m_out), w.dtype, "in")] if "residual" in steps else []),
+            TensorSpec("y", (n, m_out), w.dtype, "out"),
         )
 
     def cases(self, w: Workload) -> tuple[Case, ...]:
         """Masks: by itself each weight, so many in every row, a band (dense and empty records, which need 16-bit prefixes), empty rows."""
-        exact = ("integer", "rows", "banded", "empty-rows") if "silu-mul" not in w.epilogue else ()
+        exact = ("integer", "rows", "banded", "empty-rows") if not SMOOTH & set(w.epilogue.split("+")) else ()
         adversarial = ("cancel", "nan", "inf", "denormal", "band")
         return (
             *(Case(name, "exact") for name in exact),
@@ -163,20 +188,7 @@ class Spmm(Problem):
         return EXACT_LIMIT[w.dtype] - 2 * _MOST
 
     def reference(self, w: Workload, inputs: Tensors) -> Tensors:
-        return {"y": self._steps(w, inputs)[-1]}
-
-    def _steps(self, w: Workload, inputs: Tensors) -> list[torch.Tensor]:
-        """The value after each step, in float64; first the product."""
-        steps = w.epilogue.split("+")
-        values = [inputs["x"].double() @ inputs["w"].double().t()]
-        if "bias" in steps:
-            values.append(values[-1] + inputs["bias"].double())
-        if "silu-mul" in steps:
-            values.append(F.silu(values[-1]))
-            values.append(values[-1] * inputs["factor"].double())
-        if "residual" in steps:
-            values.append(values[-1] + inputs["addend"].double())
-        return values
+        return {"y": self._judged(w, inputs)[0]}
 
     def eager(self, w: Workload, inputs: Tensors) -> Tensors:
         """The dense layer."""
@@ -184,23 +196,37 @@ class Spmm(Problem):
         y = F.linear(inputs["x"], inputs["w"], inputs.get("bias"))
         if "silu-mul" in steps:
             y = F.silu(y) * inputs["factor"]
+        if "swiglu" in steps:
+            y = swiglu(y)
         return {"y": y + inputs["addend"] if "residual" in steps else y}
 
     def scale(self, w: Workload, inputs: Tensors, reference: Tensors) -> Tensors:
         """gemm's error, then one rounding to the Workload's type in each step. silu's slope is at most 1.1."""
-        u_out, u_acc = UNIT_ROUNDOFF[w.dtype], UNIT_ROUNDOFF["fp32"]
-        product, *steps = self._steps(w, inputs)
-        size = inputs["x"].double().abs() @ inputs["w"].double().abs().t()
-        error = math.sqrt(max(1, w.axes["K"])) * u_acc * size + u_out * product.abs()
-        silu = 1 + ("bias" in w.epilogue) if "silu-mul" in w.epilogue else -1
-        for i, value in enumerate(steps, 1):
-            if i == silu:
-                error = 1.1 * error + 4 * u_acc * value.abs()
-            elif i == silu + 1:
-                error = error * inputs["factor"].double().abs()
-            error = error + u_out * value.abs()
         info = torch.finfo(TORCH_DTYPES[w.dtype])
-        return {"y": error + float(info.smallest_normal) * float(info.eps)}
+        return {"y": self._judged(w, inputs)[1] + float(info.smallest_normal) * float(info.eps)}
+
+    def _judged(self, w: Workload, inputs: Tensors) -> tuple[torch.Tensor, torch.Tensor]:
+        """The result in float64, and its error."""
+        u_out, u_acc = UNIT_ROUNDOFF[w.dtype], UNIT_ROUNDOFF["fp32"]
+        x, weight = inputs["x"].double(), inputs["w"].double()
+        y = x @ weight.t()
+        error = math.sqrt(max(1, w.axes["K"])) * u_acc * (x.abs() @ weight.abs().t()) + u_out * y.abs()
+        for step in w.epilogue.split("+"):
+            if step == "bias":
+                y = y + inputs["bias"].double()
+                error = error + u_out * y.abs()
+            elif step in SMOOTH:
+                (gate, factor), (of_gate, of_factor) = (
+                    (apart(y), apart(error)) if step == "swiglu" else ((y, inputs["factor"].double()), (error, torch.zeros_like(error)))
+                )
+                silu = F.silu(gate)
+                y = silu * factor
+                of_silu = 1.1 * of_gate + (4 * u_acc + u_out) * silu.abs()
+                error = of_silu * (factor.abs() + of_factor) + of_factor * silu.abs() + u_out * y.abs()
+            elif step == "residual":
+                y = y + inputs["addend"].double()
+                error = error + u_out * y.abs()
+        return y, error
 
     def bound(self, w: Workload) -> float:
         return 2.0
@@ -213,11 +239,14 @@ class Spmm(Problem):
         n, m, k = (w.axes[x] for x in self.axes)
         each = 1 / 8 + DTYPES[w.dtype] * (1 - weights(w).zeros / 100)
         more = sum(spec.numel for spec in self.tensors(w)[5:-1]) * DTYPES[w.dtype]
-        return Cost(flops=2.0 * n * m * k, bytes=m * k * each + (n * k + n * m) * DTYPES[w.dtype] + more, unit=w.dtype)
+        out = self.tensors(w)[-1].numel
+        return Cost(flops=2.0 * n * m * k, bytes=m * k * each + (n * k + out) * DTYPES[w.dtype] + more, unit=w.dtype)
 
     def variants(self, w: Workload) -> tuple[Workload, ...]:
         shapes = [(1, 1, 1), (1, 40, 128), (8, 16, 136), (5, 33, 65), (3, 130, 300), (8, 64, 512), (7, 272, 1288)]
         shapes += [(9, 48, 264), (16, 80, 640), (0, 16, 128), (8, 0, 128), (8, 16, 0), (32, 64, 256), (61, 200, 392), (130, 72, 264)]
+        if "swiglu" in w.epilogue:
+            shapes = [(n, -(-m // (2 * TURN)) * 2 * TURN, k) for n, m, k in shapes]
         return tuple(w.replace(axes=dict(zip(self.axes, s, strict=True))) for s in shapes)
 
     def alterable(self, w: Workload) -> tuple[str, ...]:
@@ -225,18 +254,25 @@ class Spmm(Problem):
         return tuple(s.name for s in self.tensors(w) if s.role == "in" and (not s.constant or s.name == "bias"))
 
     def sample_rows(self, w: Workload, outputs: Tensors, fewer: int = 1) -> tuple[Pick, Pick]:
-        """1,024 of the weight's rows: a float64 copy of all of it would take longer than the launch that is checked."""
+        """1,024 columns of Y: a float64 copy of all of W would take longer than the launch that is checked."""
+        y = outputs["y"]
         most = COLUMNS // fewer
-        rows = torch.randint(w.axes["M"], (most,), device=outputs["y"].device) if w.axes["M"] > most else None
+        columns = rows = None
+        if y.shape[1] > most and "swiglu" in w.epilogue:
+            turns = torch.randint(y.shape[1] // TURN, (most // TURN, 1), device=y.device)
+            columns = (turns * TURN + torch.arange(TURN, device=y.device)).flatten()
+            rows = (turns * 2 * TURN + torch.arange(2 * TURN, device=y.device)).flatten()
+        elif y.shape[1] > most:
+            columns = rows = torch.randint(y.shape[1], (most,), device=y.device)
 
         def of_inputs(inputs: Tensors) -> Tensors:
-            axis = {"w": 0, "bias": 0, "factor": 1, "addend": 1}
-            return {name: picked(t, axis[name], rows) if name in axis else t for name, t in inputs.items()}
+            by = {"w": (0, rows), "bias": (0, rows), "factor": (1, columns), "addend": (1, columns)}
+            return {name: picked(t, *by[name]) if name in by else t for name, t in inputs.items()}
 
-        return of_inputs, lambda outputs: {"y": picked(outputs["y"], 1, rows)}
+        return of_inputs, lambda outputs: {"y": picked(outputs["y"], 1, columns)}
 
     def rows_workload(self, w: Workload, outputs: Tensors) -> Workload:
-        return w.replace(axes=w.axes | {"M": outputs["y"].shape[1]})
+        return w.replace(axes=w.axes | {"M": outputs["y"].shape[1] * (2 if "swiglu" in w.epilogue else 1)})
 
 
 class Unpack(Problem):

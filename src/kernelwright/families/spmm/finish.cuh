@@ -1,4 +1,5 @@
-// What follows the product on its way out: y = sum + bias; y = silu(y) * factor; y = y + addend; each where Config says so.
+// What follows the product on its way out: y = sum + bias; y = silu(y) * factor, or silu(y) * the y of another layer in one matrix;
+// y = y + addend; each where Config says so.
 #pragma once
 #include "kernelwright/epilogue.cuh"
 
@@ -15,6 +16,14 @@ struct Finish {
     __device__ __forceinline__ void store(float value, int n, int m) const {
         if constexpr (Config::bias) value += at(bias + m);
         if constexpr (Config::silu_mul) value = kw::silu(value) * at(factor + (long long)n * ld_factor + m);
+        if constexpr (Config::residual) value += at(addend + (long long)n * ld_addend + m);
+        kw::store_global_2(y + (long long)n * ld_y + m, kw::pack2<Element>(value, 0.f));
+    }
+
+    /// The same for two layers in one: sums of rows `row` and `row` + 16 of W make column m of Y.
+    __device__ __forceinline__ void store_gated(float gate, float other, int n, int m, int row) const {
+        if constexpr (Config::bias) gate += at(bias + row), other += at(bias + row + 16);
+        float value = kw::silu(gate) * other;
         if constexpr (Config::residual) value += at(addend + (long long)n * ld_addend + m);
         kw::store_global_2(y + (long long)n * ld_y + m, kw::pack2<Element>(value, 0.f));
     }

@@ -13,6 +13,7 @@
 #include "kernelwright/tma.cuh"
 
 using Element = Config::Element;
+constexpr int unit = Config::swiglu ? 2 : 1;      // strips that a cluster must have together
 constexpr int most_slots = Config::bulk ? 8 : 4;  // of a ring; cp.async waits for a constant number of groups
 
 /// The first of `count` things that part `part` of `parts` has. The plan promises that the product fits 32 bits: a division of 64
@@ -29,9 +30,9 @@ struct Layout {
     unsigned barriers, sums, slab, ring;  // rings: of each warp `ring_bytes`, and then Config::scratch_bytes of its own
 
     __device__ __forceinline__ Layout(unsigned shared, int N, int M, int K, int cluster, int clusters, int part) {
-        const int all = kw::ceil_div(M, record_rows), most_strips = kw::ceil_div(all, clusters);
+        const int all = kw::ceil_div(M, record_rows * unit), most_strips = kw::ceil_div(all, clusters) * unit;
         per_strip = kw::ceil_div(K, record_columns);
-        strip0 = first_of(all, cluster, clusters), strips = first_of(all, cluster + 1, clusters) - strip0;
+        strip0 = first_of(all, cluster, clusters) * unit, strips = first_of(all, cluster + 1, clusters) * unit - strip0;
         record0 = first_of(per_strip, part, Config::cluster);
         records = first_of(per_strip, part + 1, Config::cluster) - record0;
         barriers = shared;
@@ -189,11 +190,7 @@ __device__ __forceinline__ void run_streams(const Element* x, const unsigned cha
     // the sums of a strip lie at warp + strip, for the warps from the one that has its first record to the one that has its last
     const Finish<Config> finish = {bias, factor, addend, y, ld_factor, ld_addend, ld_y};
     const int each = N * 16, total = at.strips * each;
-    const auto out = [&](int i, float value) {
-        const int strip = i / each, m = (at.strip0 + strip) * 16 + i % 16;
-        if (m < M) finish.store(value, i % each / 16, m);
-    };
-    for (int i = threadIdx.x; i < total; i += Config::warps * 32) {
+    const auto of_block = [&](int i) {
         const int strip = i / each;
         float value = 0.f;
         if (items) {
@@ -202,21 +199,33 @@ __device__ __forceinline__ void run_streams(const Element* x, const unsigned cha
             for (int w = first; w <= last; w++)
                 value += __uint_as_float(kw::load_shared_4(at.sums + ((w + strip) * each + i % each) * 4));
         }
-        if constexpr (Config::cluster == 1)
-            out(i, value);
-        else
-            kw::store_shared_4(at.slab + i * 4, __float_as_uint(value));  // X and the rings are done with
-    }
-    if constexpr (Config::cluster > 1) {
+        return value;
+    };
+    // element i of the block's part of Y, from where its sums are
+    const auto out = [&](int i, const auto& sum) {
+        const int strip = i / each, row = (at.strip0 + strip * unit) * 16 + i % 16;
+        if constexpr (Config::swiglu)
+            finish.store_gated(sum(i + strip * each), sum(i + (strip + 1) * each), i % each / 16, (at.strip0 / 2 + strip) * 16 + i % 16,
+                               row);
+        else if (row < M)
+            finish.store(sum(i), i % each / 16, row);
+    };
+    if constexpr (Config::cluster == 1) {
+        for (int i = threadIdx.x; i < total / unit; i += Config::warps * 32) out(i, of_block);
+    } else {
+        for (int i = threadIdx.x; i < total; i += Config::warps * 32)
+            kw::store_shared_4(at.slab + i * 4, __float_as_uint(of_block(i)));  // X and the rings are done with
         kw::cluster_arrive();
         kw::cluster_wait();
-        for (int i = part * Config::warps * 32 + threadIdx.x; i < total; i += Config::cluster * Config::warps * 32) {
+        const auto of_cluster = [&](int i) {
             float value = 0.f;
 #pragma unroll
             for (int rank = 0; rank < Config::cluster; rank++)
                 value += kw::load_cluster_float(kw::cluster_address(at.slab + i * 4, rank));
-            out(i, value);
-        }
+            return value;
+        };
+        for (int i = part * Config::warps * 32 + threadIdx.x; i < total / unit; i += Config::cluster * Config::warps * 32)
+            out(i, of_cluster);
         kw::cluster_arrive();  // nobody leaves while its sums are read
         kw::cluster_wait();
     }

@@ -16,7 +16,7 @@ struct Config {
     static constexpr int warps = 16, ring_bytes = 8064, scratch_bytes = 0, cluster = 2;
     static constexpr bool bulk = true, x_vectors = true;
     static constexpr Packing packing = Packing::late;
-    static constexpr bool bias = false, silu_mul = false, residual = false;
+    static constexpr bool bias = false, silu_mul = false, swiglu = false, residual = false;
 };
 // config: end
 

@@ -18,7 +18,7 @@ struct Config {
     static constexpr int tiles = 1;  // of 8 rows of X
     static constexpr int warps = 12, ring_bytes = 12928, scratch_bytes = 4096, cluster = 2;
     static constexpr bool bulk = true, x_vectors = true;
-    static constexpr bool bias = false, silu_mul = false, residual = false;
+    static constexpr bool bias = false, silu_mul = false, swiglu = false, residual = false;
 };
 // config: end
 

@@ -21,7 +21,7 @@ struct Config {
     static constexpr int expected = 16;  // values in a word of 32 weights
     static constexpr int columns = 32;   // rows of X, wgmma's N
     static constexpr int groups = 4, stages = 4, ring_bytes = 5376;
-    static constexpr bool bias = false, silu_mul = false, residual = false;
+    static constexpr bool bias = false, silu_mul = false, swiglu = false, residual = false;
 };
 // config: end
 
