@@ -11,9 +11,10 @@ their weight and multiply densely, which saves memory and costs time.
 
 from kernelwright.sparse.checkpoint import MissingExtra, convert_checkpoint, inspect, load_file, save_file
 from kernelwright.sparse.compressed import LAYOUTS, Compressed, SparseError, compress
+from kernelwright.sparse.fuse import fuse, unfuse
 from kernelwright.sparse.hf import from_pretrained, register, save_pretrained
 from kernelwright.sparse.linear import Conversion, SparseLinear, convert, revert
-from kernelwright.sparse.product import Kernel, free_scratch, kernels, linear
+from kernelwright.sparse.product import Kernel, free_scratch, kernels, linear, swiglu
 from kernelwright.sparse.prune import PrunedLayer, prune_
 
 __all__ = [
@@ -30,6 +31,7 @@ __all__ = [
     "convert_checkpoint",
     "free_scratch",
     "from_pretrained",
+    "fuse",
     "inspect",
     "kernels",
     "linear",
@@ -39,4 +41,6 @@ __all__ = [
     "revert",
     "save_file",
     "save_pretrained",
+    "swiglu",
+    "unfuse",
 ]

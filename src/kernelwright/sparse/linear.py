@@ -167,6 +167,9 @@ def convert(model: nn.Module, layout: str = quad_bitmap.NAME, *, skip: Sequence[
 
 def revert(model: nn.Module) -> int:
     """Puts a dense nn.Linear with the same bits in the place of each SparseLinear; returns how many."""
+    from kernelwright.sparse.fuse import unfuse
+
+    unfuse(model)
     made: dict[SparseLinear, nn.Linear] = {}
     for parent in list(model.modules()):
         for name, child in parent._modules.items():

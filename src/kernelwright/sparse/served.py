@@ -49,15 +49,15 @@ class Served:
     """In the launcher's names of operations: what an earlier set of packs taught it is not asked for again."""
     off: bool = False
 
-    def most(self, weight: Compressed) -> int:
+    def most(self, weight: Compressed, epilogue: str = "") -> int:
         """Activation rows."""
-        found = [] if self.off or not _readable(weight) else self.kernels.get(_key(weight, ""), [])
+        found = [] if self.off or not _readable(weight) else self.kernels.get(_key(weight, epilogue), [])
         return found[-1][0] if found else 0
 
-    def run(self, x: Tensor, weight: Compressed, bias: Tensor | None, out: Tensor) -> bool:
-        """Whether kernels were enqueued that write `out`."""
-        plain = self.kernels.get(_key(weight, ""), [])
-        fused = self.kernels.get(_key(weight, "bias"), []) if bias is not None else []
+    def run(self, x: Tensor, weight: Compressed, bias: Tensor | None, out: Tensor, epilogue: str = "") -> bool:
+        """Whether kernels were enqueued that write `out`. The epilogue is none or swiglu, whose bias no other kernel could add."""
+        plain = self.kernels.get(_key(weight, epilogue), []) if bias is None or not epilogue else []
+        fused = self.kernels.get(_key(weight, f"bias+{epilogue}".rstrip("+")), []) if bias is not None else []
         kernels = fused if fused and fused[-1][0] >= x.shape[0] else plain
         at = bisect.bisect_left(kernels, x.shape[0], key=lambda k: k[0])
         if self.off or at == len(kernels):
@@ -124,15 +124,15 @@ _facts: dict[tuple[torch.device, int, int], Tensor] = {}
 _served: dict[tuple[torch.device, tuple[Path, ...]], Served | None] = {}
 
 
-def crossover(weight: Compressed) -> int:
+def crossover(weight: Compressed, epilogue: str = "") -> int:
     """The most activation rows at which a kernel was measured to be faster than dense; 0 where none serves this weight."""
     served = _of(weight)
-    return served.most(weight) if served else 0
+    return served.most(weight, epilogue) if served else 0
 
 
-def run(x: Tensor, weight: Compressed, bias: Tensor | None, out: Tensor) -> bool:
+def run(x: Tensor, weight: Compressed, bias: Tensor | None, out: Tensor, epilogue: str = "") -> bool:
     served = _of(weight)
-    return served is not None and served.run(x, weight, bias, out)
+    return served is not None and served.run(x, weight, bias, out, epilogue)
 
 
 def unpack(weight: Compressed, out: Tensor) -> bool:
