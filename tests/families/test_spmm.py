@@ -99,7 +99,7 @@ CASES += TILED + UNPACKED + LAYERED
 
 @pytest.fixture(scope="module", autouse=True)
 def _compiled(tmp_path_factory):
-    emulate.prepare([(c.candidate, c.device.sm) for c in CASES], tmp_path_factory.mktemp("emulated"))
+    emulate.prepare([(c.candidate, c.device.sm) for c in (*CASES, *ANY)], tmp_path_factory.mktemp("emulated"))
 
 
 def check(case: Case, w: Workload, kinds: tuple[str, ...], order: int = 1) -> None:
@@ -125,6 +125,28 @@ def test_it_is_right_on_every_mask(case: Case):
     for i, shape in enumerate(case.others):
         w = case.w.replace(axes=dict(zip(case.w.axes, map(int, shape.split("x")), strict=True)))
         check(case, w, ("integer", "band", "empty-rows"), order=i + 2)
+
+
+ANY = [Case("spmm:32x24x256", streams(4, 1, 2, tiles=4)), Case("spmm:8x24x512:three-50", layers(4, 1, 2), family=ThreeLayer())]
+
+
+@pytest.mark.parametrize("case", ANY, ids=lambda c: c.family.name)
+def test_any_number_of_rows_of_x(case: Case):
+    for n in (*range(1, 18), 31, 33, 40, 63, 65, 127, 128, 129):
+        check(case, case.w.replace(axes={**case.w.axes, "N": n}), ("integer",), order=n)
+
+
+@pytest.mark.parametrize("case", [*ANY, TILED[0]], ids=lambda c: c.family.name)
+def test_the_same_bits_in_any_order_of_threads(case: Case):
+    problem = problem_of(case.w)
+    normal = next(c for c in problem.cases(case.w) if c.name == "normal")
+    inputs = problem.generate(case.w, normal, torch.Generator().manual_seed(0), "cpu")
+    found = []
+    for seed in (1, 2, 3):
+        y = torch.empty(problem.tensors(case.w)[-1].shape, dtype=TORCH_DTYPES[case.w.dtype])
+        emulate.run(case.candidate, inputs | {"y": y}, case.w.axes, sm=case.device.sm, seed=seed, sms=SMS)
+        found.append(y.view(torch.int16))
+    assert torch.equal(found[0], found[1]) and torch.equal(found[0], found[2])
 
 
 # ----------------------------------------------------------------------------------------------------------------- space
