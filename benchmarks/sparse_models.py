@@ -4,10 +4,10 @@
     python benchmarks/sparse_models.py --real FOLDER --out results/h200/sparse-models --seconds 200
     python benchmarks/sparse_models.py --out results/h200/sparse-models                            the summary alone
 
-Decoding: transformers' Llama with the sizes of Llama-2 7B and 13B and random weights, of each row the smaller half zeros. Greedy steps at the
-end of a context as one CUDA graph each, with torch's layers on the pruned dense weights and with SparseLinear ones, q, k and v and gate and up
-joined (`sparse.fuse`), in rounds in random order. Logits are held against the dense model's first. Kernels come from the packs; these make
-them:
+Decoding: transformers' Llama with the sizes of Llama-2 7B and 13B and random weights, of each row the smaller half zeros. Greedy steps at
+the end of a context as one CUDA graph each, with torch's layers on the pruned dense weights and with SparseLinear ones, q, k and v and gate
+and up joined (`sparse.fuse`), in rounds in random order. Logits are held against the dense model's first. Kernels come from the packs;
+these make them:
 
     kernelwright tune sparse-llama-2-7b --target cuda --minutes 10 --rival eager --rival cublaslt-auto --out kernelwright-out
     kernelwright tune sparse-llama-2-13b ...
@@ -130,7 +130,7 @@ def decoding(name: str, args: argparse.Namespace, lines: Lines, done: set[str], 
     cells = [Cell(name, args.dtype, "decode", batch, args.context) for batch in args.batches]
     memory = f"memory {name}"
     missing = [cell for cell in cells if f"{cell.name} {args.engine}" not in done]
-    if not missing and memory in done or budget.left < 5:
+    if (not missing and memory in done) or budget.left < 5:
         return
     budget.watch()
     one = next(m for m in SPARSE_MODELS if m.name == name)

@@ -10,12 +10,12 @@ columns of Y, is as near to the float64 one as `kernelwright verify` asks for. c
 not compared.
 
 Each step's line is on disk before the next begins; a further call goes on with what is missing, and a step that took the process down
-twice is passed over. Steps come in the order of their importance: 50 % first. `--outside` is a table (CSV) with the columns m, k, n, name, us
-of times measured elsewhere on the same device: figures over_NAME_nN.
+twice is passed over. Steps come in the order of their importance: 50 % first. `--outside` is a table (CSV) with the columns m, k, n, name,
+us of times measured elsewhere on the same device: figures over_NAME_nN.
 
-summary.json: over_dense_n8 ... geometric means over the shapes at 50 % of the fastest dense call's time over our fastest kernel's; chain_...
-the same with dependent launches one behind the other; three_... for three-layer; ..._60, ..._70 for more zeros; best_... with dense where it
-is faster, as a pack serves.
+summary.json: over_dense_n8 ... geometric means over the shapes at 50 % of the fastest dense call's time over our fastest kernel's;
+chain_... the same with dependent launches one behind the other; three_... for three-layer; ..._60, ..._70 for more zeros; best_... with
+dense where it is faster, as a pack serves.
 """
 
 from __future__ import annotations
@@ -184,7 +184,7 @@ class Weight:
 
     def bounds(self, n: int, sms: int) -> tuple[dict[str, list[Bound]], dict[str, Workload]]:
         """For each side the sets of buffers; X, W and Y of a set are the same for both."""
-        zeros, m, k = self.key
+        _, m, k = self.key
         found: dict[str, list[Bound]] = {side: [] for side in FAMILIES}
         workloads = {side: workload(self.key, n, side) for side in FAMILIES}
         for copy in self.copies:
@@ -302,7 +302,12 @@ def summarise(raw: Path, out: Path, outside: Path | None) -> None:
         for n in sorted({row["n"] for row in table}):
             end = f"n{n}" + ("" if zeros == ZEROS[0] else f"_{zeros}")
             rows = [row for row in table if (row["zeros"], row["n"]) == (zeros, n)]
-            for figure, ratio in (("over_dense", "ratio"), ("chain", "chain_ratio"), ("three", "three_ratio"), ("cusparselt", "cusparselt_ratio")):
+            for figure, ratio in (
+                ("over_dense", "ratio"),
+                ("chain", "chain_ratio"),
+                ("three", "three_ratio"),
+                ("cusparselt", "cusparselt_ratio"),
+            ):
                 figures |= mean(f"{figure}_{end}", [row[ratio] for row in rows if row.get(ratio)])
             figures |= mean(f"best_{end}", [max(1.0, row["ratio"]) for row in rows if row.get("ratio")])
             figures[f"shapes_{end}"] = len(rows)

@@ -1,5 +1,5 @@
-"""Products with compressed weights: the kernels' own text runs on the host (tests/device/emulator) on every mask, and compiles with NVRTC to
-mma.sync, mma.sp and wgmma without spills; no GPU is needed."""
+"""Products with compressed weights: the kernels' own text runs on the host (tests/device/emulator) on every mask, and compiles with NVRTC
+to mma.sync, mma.sp and wgmma without spills; no GPU is needed."""
 
 from __future__ import annotations
 
@@ -152,7 +152,17 @@ def test_the_same_bits_in_any_order_of_threads(case: Case):
 # ----------------------------------------------------------------------------------------------------------------- space
 
 
-SHAPES = ("1x4096x4096:three-50", "32x8192x28672:three-70", "1x4096x4096", "8x28672x8192", "16x5120x5120", "32x8192x28672", "64x11008x4096", "100x4096x4096", "3x100x1000:bf16:bias")
+SHAPES = (
+    "1x4096x4096:three-50",
+    "32x8192x28672:three-70",
+    "1x4096x4096",
+    "8x28672x8192",
+    "16x5120x5120",
+    "32x8192x28672",
+    "64x11008x4096",
+    "100x4096x4096",
+    "3x100x1000:bf16:bias",
+)
 
 
 @pytest.mark.parametrize("shape", SHAPES)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 from fake_cuda import FakeCuda, kernels
@@ -119,6 +121,16 @@ def test_each_layout_has_its_own_kernels(serving):
     assert weight.parts["records"].data_ptr().to_bytes(8, "little") in bytes(launch.params)
     x = torch.randn(9, 256).half()
     assert torch.equal(sparse.linear(x, weight), torch.nn.functional.linear(x, w)), "nine rows were measured for the other layout"
+
+
+def test_packs_in_use_are_opened_for_their_device(made, monkeypatch):
+    of = SimpleNamespace(major=9, minor=0, name="x", multi_processor_count=132)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: of)
+    monkeypatch.setattr(served, "open_launcher", lambda: None)
+    found = served._open(torch.device("cuda"), (made.path,))
+    assert found is not None and found.sms == 132 and found.most(sparse.compress(half_empty())) == 32
+    of.minor = 9
+    assert served._open(torch.device("cuda"), (made.path,)) is None, "a pack for another device"
 
 
 def test_a_pack_in_which_dense_won_ends_there(made):

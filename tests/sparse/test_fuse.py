@@ -53,7 +53,9 @@ def test_siblings_are_one_product(monkeypatch, bias: bool):
     for a, b in zip(before, model(x), strict=True):
         assert torch.allclose(a, b, atol=2e-3) and a.shape == b.shape
     assert len(calls) == 1 and model.joined._kept is None
-    assert torch.allclose(model.k_proj(x + 1), before[1] * 0 + nn.functional.linear(x + 1, model.k_proj.weight, model.k_proj.bias), atol=2e-3)
+    assert torch.allclose(
+        model.k_proj(x + 1), before[1] * 0 + nn.functional.linear(x + 1, model.k_proj.weight, model.k_proj.bias), atol=2e-3
+    )
     assert {k: v.tolist() for k, v in model.state_dict().items()} == {k: v.tolist() for k, v in saved.items()}, "as if nothing were joined"
 
 

@@ -81,7 +81,9 @@ class Bench:
                 runs, setup = rivals_package.load(name, self.w, self.buffers.bounds)
                 state.contender = self.device.load_trusted(runs, setup, self.buffers.bounds)
                 if name in INEXACT:
-                    state.checks.append(Check(rung="inexact", case=name, passed=True, note="computes something else: not held against the reference"))
+                    state.checks.append(
+                        Check(rung="inexact", case=name, passed=True, note="computes something else: not held against the reference")
+                    )
                 else:
                     self.verify([(state, None, note)], SCREEN_RUNGS)
             except DeviceLost:

@@ -11,8 +11,8 @@ with that distance: all are put into their places at once. What finds no slot is
 A record is 16 rows x 256 columns; they lie strip by strip, from left to right. `offsets` (int32, one more than records) says where each
 begins, in units of 16 bytes.
 
-    slots     2048 x 16 bits   [k-step of 32 columns][g][t][upper][h][slot]: row g + 8 h, group t + 4 upper of the k-step; empty ones hold 0.
-                               Of a k-step lane 4 g + t of mma.sp.m16n8k32 loads its four registers by 16 bytes
+    slots     2048 x 16 bits   [k-step of 32 columns][g][t][upper][h][slot]: row g + 8 h, group t + 4 upper of the k-step; an empty one
+                               is 0. Of a k-step lane 4 g + t of mma.sp.m16n8k32 loads its four registers by 16 bytes
     codes     128 words        [lane 4 g + t][k-step / 2]: metadata of k-step % 2 = t / 2, groups 4 (t % 2) ... + 3, 4 bits each; row g in
                                the low half, row g + 8 in the high one. Columns of the two slots, the first the smaller one
     ends      16 x 16 bits     where the fillers of each k-step end, and the residual of each g; bytes from the record's beginning
@@ -208,7 +208,7 @@ def _from_records(groups: Tensor, per_strip: int) -> Tensor:
 
 
 def _codes(code: Tensor) -> Tensor:
-    """int64 (n, groups) -> int16 (n, 256): from [k-step / 2][k-step % 2][g][t][upper][h] to [g][k-step % 2][upper][k-step / 2][h] of all t."""
+    """int64 (n, groups) -> int16 (n, 256): [k-step / 2][k-step % 2][g][t][upper][h] to [g][k-step % 2][upper][k-step / 2][h] of all t."""
     n = code.shape[0]
     by = code.view(n, 4, 2, 8, 4, 2, 2).permute(0, 3, 2, 5, 1, 6, 4)
     return (by << torch.arange(0, 16, 4, device=code.device)).sum(6).to(torch.int16).reshape(n, 256)

@@ -1,9 +1,9 @@
 """`spmm`: a linear layer whose weight was pruned without structure and is kept compressed, Y = X W^T, in fp16 or bf16.
 
 X is N x K, W M x K, Y N x M. A Workload's layout says how W is kept and how many of it are zeros: `quad-50` is the layout quad-bitmap of
-`kernelwright.layouts`, half of the weights zeros; `three-50` is three-layer. All that belongs to W is constant, as a model's weights are. Beside the layout's parts
-the inputs hold W dense as `w`, which is what the dense rivals multiply with. `facts` are the layout's numbers that a kernel must know and
-that depend on the mask.
+`kernelwright.layouts`, half of the weights zeros; `three-50` is three-layer. All that belongs to W is constant, as a model's weights are.
+Beside the layout's parts the inputs hold W dense as `w`, which is what the dense rivals multiply with. `facts` are the layout's numbers
+that a kernel must know and that depend on the mask.
 
 The epilogue is any of `bias`, `silu-mul` or `swiglu`, `residual` joined by + in this order:
 y = x W^T + bias (M);  y = silu(y) * factor (N x M);  y = y + addend (N x M).
@@ -85,7 +85,9 @@ def check(w: Workload) -> None:
     """Raises ValueError with one sentence that says what to write."""
     parse(w.layout)
     if "swiglu" in parse_epilogue(w.epilogue) and w.axes["M"] % (2 * TURN):
-        raise ValueError(f"swiglu takes rows of a gate and of another layer in turns of {TURN}: M = {w.axes['M']} is no multiple of {2 * TURN}")
+        raise ValueError(
+            f"swiglu takes rows of a gate and of another layer in turns of {TURN}: M = {w.axes['M']} is no multiple of {2 * TURN}"
+        )
 
 
 def swiglu(y: torch.Tensor) -> torch.Tensor:
@@ -108,8 +110,8 @@ class Spmm(Problem):
         n, m, k = (w.axes[x] for x in self.axes)
         module = LAYOUTS[weights(w).layout]
         count = -(-m // module.ROWS) * -(-k // module.COLUMNS)
-        # what masks of this density need at most, with six standard deviations and a full column: in quad-bitmap headers with 16-bit prefixes
-        # and the values; in three layers half of all values beside the slots, in 4 bytes each
+        # what masks of this density need at most, with six standard deviations and a full column: in quad-bitmap headers with 16-bit
+        # prefixes and the values; in three layers half of all values beside the slots, in 4 bytes each
         kept = min(m * k, math.ceil(m * k * (1 - weights(w).zeros / 100) + 6 * math.sqrt(m * k) + m + 8))
         head = 384 if module is quad_bitmap else three_layer.FIXED + 16
         steps = w.epilogue.split("+")
@@ -138,8 +140,6 @@ class Spmm(Problem):
         )
 
     def generate(self, w: Workload, case: Case, rng: torch.Generator, device: torch.device | str) -> Tensors:
-
-        dtype = TORCH_DTYPES[w.dtype]
         specs = {spec.name: spec for spec in self.tensors(w)}
         inputs = {name: self._draw(w, case, s.shape, rng, device) for name, s in specs.items() if s.role == "in" and s.dtype == w.dtype}
         x, dense = inputs["x"], inputs["w"]

@@ -29,7 +29,10 @@ SUITES: dict[str, str] = {
     "gemm-small": "20 small and skinny fp32 products, for the CPU",
     "sparse-50": "layers with half-empty weights: nine shapes at 1 to 64 activation rows, fp16, and each weight unpacked",
     "sparse-50-three-layer": "those layers, kept in three layers",
-    **{f"sparse-{name}": f"layers of {name} at half zeros as `sparse.fuse` joins them, for decoding" for name in ("llama-2-7b", "llama-2-13b")},
+    **{
+        f"sparse-{name}": f"layers of {name} at half zeros as `sparse.fuse` joins them, for decoding"
+        for name in ("llama-2-7b", "llama-2-13b")
+    },
     "gemm-dozen": "12 representative fp16 products, for a GPU",
 }
 """Name to description."""

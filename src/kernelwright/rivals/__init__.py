@@ -7,7 +7,7 @@ cublas                cuBLAS, its own choice of algorithm (cublasGemmEx)
 cublaslt              cuBLASLt, the first algorithm of its heuristic
 cublaslt-auto         cuBLASLt, the fastest of all algorithms that its heuristic lists
 cublaslt-all          cuBLASLt, the fastest that a search of its whole algorithm space finds; on request alone: up to 20 s a Workload
-VENDOR-swapped        of `spmm`: Y^T = W X^T, the dense product with its operands the other way round (dense.py); VENDOR is the product itself
+VENDOR-swapped        of `spmm`: Y^T = W X^T, the dense product with its operands the other way round (dense.py)
 cusparselt            of `spmm`, on request: the 2:4 part of the weight through sparse tensor cores; inexact, as it drops the rest
 VENDOR-nn, VENDOR-nt  one of the four with the operands stored in that layout, whatever the Workload's
 """

@@ -35,7 +35,7 @@ def load(name: str, w: Workload, sets: Sequence[Bound]) -> tuple[list[Run], Call
         for product in products:
             product.prepare()
         product = products[0]
-        algorithm = int(torch._cslt_sparse_mm_search(product.packed, product.x.t(), transpose_result=True))
+        algorithm = int(torch._cslt_sparse_mm_search(product.packed, product.x.t(), transpose_result=True))  # pyright: ignore[reportPrivateImportUsage]
         for one in products:
             one.algorithm = algorithm
         product.check()
@@ -46,16 +46,18 @@ def load(name: str, w: Workload, sets: Sequence[Bound]) -> tuple[list[Run], Call
 class _Product:
     def __init__(self, one: Bound) -> None:
         self.given, self.weight, self.y = (one.tensors[name] for name in ("x", "w", "y"))
-        self.x = torch.zeros(-(-self.given.shape[0] // X_ROWS) * X_ROWS, self.given.shape[1], dtype=self.given.dtype, device=self.given.device)
+        self.x = torch.zeros(
+            -(-self.given.shape[0] // X_ROWS) * X_ROWS, self.given.shape[1], dtype=self.given.dtype, device=self.given.device
+        )
         self.algorithm = 0
-        self.packed = torch._cslt_compress(two_of_four(self.weight))
+        self.packed = torch._cslt_compress(two_of_four(self.weight))  # pyright: ignore[reportPrivateImportUsage]
 
     def prepare(self) -> None:
-        self.packed.copy_(torch._cslt_compress(two_of_four(self.weight)))
+        self.packed.copy_(torch._cslt_compress(two_of_four(self.weight)))  # pyright: ignore[reportPrivateImportUsage]
         self.x[: self.given.shape[0]].copy_(self.given)
 
     def call(self) -> torch.Tensor:
-        return torch._cslt_sparse_mm(self.packed, self.x.t(), transpose_result=True, alg_id=self.algorithm)
+        return torch._cslt_sparse_mm(self.packed, self.x.t(), transpose_result=True, alg_id=self.algorithm)  # pyright: ignore[reportPrivateImportUsage]
 
     def store(self, y: torch.Tensor) -> None:
         self.y.copy_(y[: self.y.shape[0]])
@@ -69,7 +71,7 @@ class _Product:
 
 
 def two_of_four(weight: torch.Tensor) -> torch.Tensor:
-    """(M, K) with the two largest absolute values of each four neighbours in a row, the first ones where they are equal; zeros elsewhere."""
+    """(M, K) with the two largest absolute values of each four neighbours in a row, the first where they are equal; zeros elsewhere."""
     groups = weight.reshape(weight.shape[0], -1, 4)
     kept = groups.abs().argsort(dim=2, descending=True, stable=True)[:, :, :2]
     return torch.zeros_like(groups).scatter_(2, kept, groups.gather(2, kept)).view(weight.shape)

@@ -35,8 +35,11 @@ def load(name: str, w: Workload, sets: Sequence[Bound]) -> tuple[list[Run], Call
         return runs, setup
     outs = [(one.tensors["y"], bound.tensors["c"]) for one, bound in zip(sets, bounds, strict=True)]
 
-    def run(call: Callable[[], object], y: torch.Tensor, transposed: torch.Tensor) -> Run:
-        return Run(call=call, store=lambda _: y.copy_(transposed.t()))
+    def run(call: Callable[[], object], y: torch.Tensor, out: torch.Tensor) -> Run:
+        def store(_: object) -> None:
+            y.copy_(out.t())
+
+        return Run(call=call, store=store)
 
     return [run(r.call, *out) for r, out in zip(runs, outs, strict=True)], setup
 

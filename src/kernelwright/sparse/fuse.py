@@ -32,7 +32,7 @@ class Joined(SparseLinear):
 
     def __init__(self, layers: Sequence[SparseLinear], turns: bool) -> None:
         dense = [layer.compressed.to_dense() for layer in layers]
-        biases = [layer.bias for layer in layers if layer.bias is not None]
+        biases: list[Tensor] = [layer.bias for layer in layers if layer.bias is not None]
         join = (lambda two: in_turn(*two)) if turns else torch.cat
         first = layers[0].compressed
         weight = compress(join(dense), first.layout, min_sparsity=0, **first.options)
@@ -58,7 +58,7 @@ class Joined(SparseLinear):
     def _save_to_state_dict(self, destination: Any, prefix: str, keep_vars: bool) -> None:
         pass
 
-    def _load_from_state_dict(self, *_: Any) -> None:
+    def _load_from_state_dict(self, state_dict, prefix, local_metadata, strict, missing_keys, unexpected_keys, error_msgs) -> None:
         pass
 
 
@@ -111,9 +111,8 @@ def fuse(model: nn.Module) -> list[str]:
                 _join(parent, names, layers, turns=False)
                 done.append(name)
         layers = [parent._modules.get(one) for one in GATED]
-        if _alike(layers) and isinstance(parent._modules.get("down_proj"), nn.Module) and layers[0].out_features % TURN == 0:
-            if layers[0].out_features == layers[1].out_features and _gate(parent, layers):
-                done.append(name)
+        if _alike(layers) and _gate(parent, layers):
+            done.append(name)
     return done
 
 
@@ -144,6 +143,8 @@ def _join(parent: nn.Module, names: Sequence[str], layers: Sequence[Any], turns:
 
 def _gate(parent: nn.Module, layers: Sequence[Any]) -> bool:
     """Whether the module turned out to compute what its name promises: it is asked once."""
+    if layers[0].out_features != layers[1].out_features or layers[0].out_features % TURN or "down_proj" not in parent._modules:
+        return False
     x = torch.randn(2, layers[0].in_features, device=layers[0].compressed.device).to(layers[0].dtype)
     with torch.no_grad():
         try:

@@ -160,7 +160,7 @@ def _open(device: torch.device, paths: tuple[Path, ...]) -> Served | None:
             pack = packs.load(path, built=False)
             pack.check(f"cuda:sm_{of.major}{of.minor}", of.name)
             if any(e.workload.problem in PROBLEMS for e in pack.entries):
-                fitting.append(pack_cache.whole(pack))
+                fitting.append(pack_cache.built(pack))
     try:
         return serving(fitting, open_launcher(), of.multi_processor_count) if fitting else None
     except LauncherUnavailable as error:

@@ -1,8 +1,8 @@
 """How long products with compressed weights take, about: what the seeds are put in order by before anything is measured.
 
-A multiprocessor reads its records and decodes them at the same time; the slower of the two counts, and a part of the other, as warps cannot
-always do the one while they wait for the other. Constants are an H200's (reads and rates of the scratch kernels that this folder began with)
-or counted in compiled code.
+A multiprocessor reads its records and decodes them at the same time; the slower of the two counts, and a part of the other, as warps
+cannot always do the one while they wait for the other. Constants are an H200's (reads and rates of the scratch kernels that this folder
+began with) or counted in compiled code.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ START, CLUSTER, KERNEL = 3.0, 1.0, 2.5
 
 
 def streamed(records: float, record_bytes: float, instructions: float, warps: int, slots: int) -> float:
-    """Microseconds of one multiprocessor for so many records, whose warps have rings of `slots`; `instructions` are a warp's for a record."""
+    """Microseconds of one multiprocessor for so many records; its warps have rings of `slots`, `instructions` are a warp's for a record."""
     reading = records * record_bytes / (BANDWIDTH * min(1.0, warps * slots * record_bytes / IN_FLIGHT))
     decoding = records * instructions / (CLOCK * min(ISSUE, warps * ISSUE_OF_A_WARP))
     return max(reading, decoding) + OVERLAP * min(reading, decoding)

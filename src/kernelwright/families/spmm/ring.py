@@ -51,9 +51,7 @@ def smem(c: Config, records: Records, ring_bytes: int, bulk: bool) -> str:
     return f"{warps * (8 if bulk else 4) * 8 + 128} + {sums} + max({x} + {rings}, ({most}) * {n} * 64)"
 
 
-def illegal(
-    c: Config, w: Workload, device: DeviceFacts, records: Records, ring_bytes: int, registers: dict[int, int]
-) -> str | None:
+def illegal(c: Config, w: Workload, device: DeviceFacts, records: Records, ring_bytes: int, registers: dict[int, int]) -> str | None:
     """Why the config cannot run or cannot be worth running, or None. `registers`: of a thread, by tiles."""
     warps, slots, cluster, tiles = ints(c, "warps", "slots", "cluster", "tiles")
     if tiles > 1 and w.axes["N"] <= 4 * tiles:
@@ -104,7 +102,8 @@ def struct(c: Config, w: Workload, device: DeviceFacts, records: Records, ring_b
     return [
         f"using Element = {ELEMENT[w.dtype]};",
         f"static constexpr int tiles = {c['tiles']};",
-        f"static constexpr int warps = {c['warps']}, ring_bytes = {ring_bytes}, scratch_bytes = {records.scratch}, cluster = {c['cluster']};",
+        f"static constexpr int warps = {c['warps']}, ring_bytes = {ring_bytes};",
+        f"static constexpr int scratch_bytes = {records.scratch}, cluster = {c['cluster']};",
         f"static constexpr bool bulk = {flag(device.sm >= 90)}, x_vectors = {flag(w.axes['K'] % 8 == 0)};",
         flags(w),
     ]

@@ -42,7 +42,9 @@ def illegal(c: Config, w: Workload, device: DeviceFacts) -> str | None:
 def microseconds(c: Config, w: Workload, device: DeviceFacts) -> float:
     over, free, residual = _counts(w)
     fillers, left = min(over, free), residual
-    return ring.microseconds(c, w, device, RECORDS, FIXED + 2 * fillers + 4 * left + 8, INSTRUCTIONS + 9 * fillers / 32 + 27 * (left / 8 + 2))
+    return ring.microseconds(
+        c, w, device, RECORDS, FIXED + 2 * fillers + 4 * left + 8, INSTRUCTIONS + 9 * fillers / 32 + 27 * (left / 8 + 2)
+    )
 
 
 def struct(c: Config, w: Workload, device: DeviceFacts) -> list[str]:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from kernelwright.families.family import Config, DeviceFacts, Space
 from kernelwright.families.gemm_sm90.limits import ints, too_many_registers, too_much_smem
-from kernelwright.families.spmm.ring import ELEMENT, MOST_RECORDS, args, flags
 from kernelwright.families.spmm.model import CLOCK, KERNEL, START, shared, streamed
+from kernelwright.families.spmm.ring import ELEMENT, MOST_RECORDS, args, flags
 from kernelwright.families.spmm.streams import ring_bytes
 from kernelwright.plan import cdiv
 from kernelwright.problems.spmm import weights
