@@ -40,7 +40,7 @@ install-test: .venv/test.stamp
 	touch $@
 
 .venv/test.stamp: .venv/demo.stamp
-	$(BIN)/pip install --quiet -e ".[cuda,search,sparse,dev]"
+	$(BIN)/pip install --quiet -e ".[cuda,search,sparse,train,dev]"
 	touch $@
 
 clean:

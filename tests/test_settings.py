@@ -36,6 +36,7 @@ def test_every_variable_has_an_effect(tmp_path):
         "KERNELWRIGHT_CUBLASLT_SECONDS": "2.5",
         "KERNELWRIGHT_DISABLE": "1",
         "KERNELWRIGHT_PACK": "~/my-pack",
+        "KERNELWRIGHT_POLICY": "~/my-policy.safetensors",
         "KERNELWRIGHT_LLM_URL": "http://localhost:8000/v1/",
         "KERNELWRIGHT_LLM_MODELS": "small, large=1.25/10",
         "KERNELWRIGHT_LLM_KEY": "k-123",
@@ -45,6 +46,7 @@ def test_every_variable_has_an_effect(tmp_path):
         "KERNELWRIGHT_LLM_CONCURRENCY": "2",
         "KERNELWRIGHT_LLM_SECONDS": "10",
         "KERNELWRIGHT_LLM_EXEMPLARS": "islands",
+        "KERNELWRIGHT_LLM_PROMPT": "brief",
     }
     assert set(values) == VARIABLES
     for name, value in values.items():
@@ -104,7 +106,7 @@ def test_a_bad_search_time_gets_one_sentence(text):
         ("TOKENS", "9" * 5000, "integer from 1"),
         ("DOLLARS", "-1", "dollars above 0"),
         ("CONCURRENCY", "many", "integer from 1 to 256"),
-        ("EXEMPLARS", "best", "buckets or islands"),
+        ("EXEMPLARS", "best", "buckets, islands, random or none"),
     ],
 )
 def test_bad_llm_settings_get_one_sentence(name, text, says):

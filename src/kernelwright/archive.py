@@ -81,7 +81,7 @@ def compressing(raw: IO[bytes], suffix: str) -> Any:
 
 
 def reading(path: Path) -> IO[bytes]:
-    """The lines that `compressing` wrote."""
+    """The lines that `compressing` wrote, by the suffix of the file's name."""
     if path.suffix == ".xz":
         return lzma.open(path, "rb")
     return gzip.open(path, "rb") if path.suffix == ".gz" else open(path, "rb")  # pyright: ignore[reportReturnType]

@@ -47,7 +47,9 @@ class Llm:
     seconds: float = 300.0
     """Most of one call."""
     exemplars: str = "buckets"
-    """How they are drawn: `buckets` or `islands`."""
+    """How they are drawn: `buckets`, `islands`, `random`, or `none` of them."""
+    prompt: str = "full"
+    """Its form: `full`, or `brief` for models with a small context and those that train-hf made."""
 
 
 @dataclass(frozen=True)
@@ -66,6 +68,8 @@ class Settings:
     """Products go to torch alone."""
     pack: Path | None = None
     """Serves products without kw.use."""
+    policy: Path | None = None
+    """Weights of the kernel model; None: those that are shipped."""
     cublaslt_seconds: float = 20.0
     """Of one search of cuBLASLt's whole space of algorithms."""
     llm: Llm = field(default_factory=Llm)
@@ -107,12 +111,19 @@ def answer_environment(folder: str) -> dict[str, str]:
     return {**kept, **dict.fromkeys(caches, folder), "OMP_WAIT_POLICY": "PASSIVE", "KMP_BLOCKTIME": "0", "PYTHONDONTWRITEBYTECODE": "1"}
 
 
+def visible_gpu(index: int) -> str:
+    """What CUDA_VISIBLE_DEVICES must be for a process that is to see that one of the GPUs visible here."""
+    visible = [name.strip() for name in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if name.strip()]
+    return visible[index] if index < len(visible) else str(index)
+
+
 def settings(environ: Mapping[str, str] | None = None) -> Settings:
     """Reads the environment. An empty variable counts as unset. Raises SettingsError."""
     env = os.environ if environ is None else environ
     home = _folder(env)
     archive = env.get("KERNELWRIGHT_ARCHIVE", "").strip()
     pack = env.get("KERNELWRIGHT_PACK", "").strip()
+    policy = env.get("KERNELWRIGHT_POLICY", "").strip()
     return Settings(
         home=home,
         archive=_expand("KERNELWRIGHT_ARCHIVE", archive) if archive else home / "archive.db",
@@ -120,6 +131,7 @@ def settings(environ: Mapping[str, str] | None = None) -> Settings:
         threads=_whole(env, "KERNELWRIGHT_THREADS", Settings.threads, MAX_THREADS),
         disabled=_switch("KERNELWRIGHT_DISABLE", env.get("KERNELWRIGHT_DISABLE", "").strip()),
         pack=_expand("KERNELWRIGHT_PACK", pack) if pack else None,
+        policy=_expand("KERNELWRIGHT_POLICY", policy) if policy else None,
         cublaslt_seconds=_positive(env, "KERNELWRIGHT_CUBLASLT_SECONDS", Settings.cublaslt_seconds, "seconds"),
         llm=_llm(env),
     )
@@ -176,9 +188,8 @@ def _llm(env: Mapping[str, str]) -> Llm:
             f"KERNELWRIGHT_LLM_DOLLARS limits the money, but the price of {unpriced[0]} is not known; write {unpriced[0]}=IN/OUT in "
             "KERNELWRIGHT_LLM_MODELS, dollars per million tokens"
         )
-    exemplars = env.get("KERNELWRIGHT_LLM_EXEMPLARS", "").strip() or Llm.exemplars
-    if exemplars not in ("buckets", "islands"):
-        raise SettingsError(f"KERNELWRIGHT_LLM_EXEMPLARS={exemplars!r} is no way of drawing; set it to buckets or islands")
+    exemplars = _one_of(env, "KERNELWRIGHT_LLM_EXEMPLARS", ("buckets", "islands", "random", "none"), "way of drawing")
+    prompt = _one_of(env, "KERNELWRIGHT_LLM_PROMPT", ("full", "brief"), "form of a prompt")
     key = env.get("KERNELWRIGHT_LLM_KEY", "").strip()
     if not (key.isascii() and key.isprintable()):
         raise SettingsError("KERNELWRIGHT_LLM_KEY holds characters that no key has; copy it again")
@@ -193,7 +204,16 @@ def _llm(env: Mapping[str, str]) -> Llm:
         concurrency=_whole(env, "KERNELWRIGHT_LLM_CONCURRENCY", Llm.concurrency, 256),
         seconds=_positive(env, "KERNELWRIGHT_LLM_SECONDS", Llm.seconds, "seconds"),
         exemplars=exemplars,
+        prompt=prompt,
     )
+
+
+def _one_of(env: Mapping[str, str], name: str, known: tuple[str, ...], what: str) -> str:
+    """The first is the default."""
+    text = env.get(name, "").strip() or known[0]
+    if text not in known:
+        raise SettingsError(f"{name}={text!r} is no {what}; set it to {', '.join(known[:-1])} or {known[-1]}")
+    return text
 
 
 def _models(text: str) -> tuple[tuple[str, ...], dict[str, tuple[float, float]]]:

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 import typer
 
-VERBS = ("doctor", "optimize", "tune", "bench", "verify", "report", "replay", "pack", "archive", "sparse")
+VERBS = ("doctor", "optimize", "tune", "bench", "verify", "report", "replay", "pack", "archive", "sparse", "train", "train-hf", "audit", "lint")
 
 
 def kernelwright(*words: str, home=None, **environment: str) -> subprocess.CompletedProcess[str]:

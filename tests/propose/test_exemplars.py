@@ -6,7 +6,7 @@ from collections import Counter
 
 from toy_family import judged
 
-from kernelwright.propose.exemplars import ISLANDS, RESET, buckets, draw, failures, islands
+from kernelwright.propose.exemplars import ISLANDS, RESET, WAYS, buckets, choose, draw, failures, islands
 from kernelwright.records import Candidate, Origin, Outcome, Trial, Verdict
 
 
@@ -63,3 +63,19 @@ def test_islands_are_apart_and_the_weaker_half_begins_anew():
 def test_failures_newest_of_each_outcome():
     trials = [failed(Outcome.CRASH, "a"), failed(Outcome.WRONG_RESULT, "b"), made(2.0), failed(Outcome.CRASH, "c")]
     assert [t.verdict.evidence for t in failures(trials)] == ["b", "c"]
+
+
+def test_the_ways_of_choosing():
+    trials = [made(1.05 + i / 1000, f"slow {i}", island=0) for i in range(20)] + [made(4.0, "fast", island=1), made(0.0, "wrong")]
+
+    def fast(way: str, island: int = 0) -> float:
+        """Share of choices that show the fast kernel."""
+        rng = random.Random(0)
+        return sum(any(t.candidate.source == "fast" for t in choose(trials, rng, way, island)) for _ in range(200)) / 200
+
+    assert fast("buckets") == 1.0 and fast("islands", 0) == 0.0 and fast("islands", 1) == 1.0 and fast("none") == 0.0
+    assert 0.02 < fast("random") < 0.25, "2 of 21, whatever their speeds"
+    for way in WAYS:
+        shown = choose(trials, random.Random(1), way)
+        assert [t.comparisons[0].ratio for t in shown] == sorted(t.comparisons[0].ratio for t in shown), "slowest first"
+    assert choose(trials, random.Random(0), "buckets", count=1) != [] == choose([], random.Random(0), "random")

@@ -230,6 +230,7 @@ def test_without_an_endpoint_it_says_what_to_set():
     for name in ("llm", "mix"):
         with pytest.raises(SettingsError, match="set KERNELWRIGHT_LLM_URL"):
             make(name, W, [], CPU)
+    assert {c.origin.proposer for c in make("mix", W, families(), CPU).propose(4)} == {"evolve"}
     with pytest.raises(SettingsError, match="models write no kernels for target fake"):
         make("llm", W, [], target("fake").facts())
 

@@ -38,9 +38,9 @@ def best(trials: list[Trial]) -> float:
 
 
 def test_registry():
-    assert set(proposers()) == set(NAMES) == {*SEARCHES, "llm", "mix"}
+    assert set(proposers()) == set(NAMES) == {*SEARCHES, "llm", "mix", "policy"}
     assert all(cls.name == name for name, cls in proposers().items())
-    with pytest.raises(ValueError, match="unknown proposer 'magic'; choose one of evolve, llm, mix, random, tpe"):
+    with pytest.raises(ValueError, match="unknown proposer 'magic'; choose one of evolve, llm, mix, policy, random, tpe"):
         make("magic", W, [Toy()], DEVICE)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from kernelwright.cli import archive, audit, bench, doctor, lint, optimize, pack, replay, report, sparse, tune, verify
+from kernelwright.cli import archive, audit, bench, doctor, lint, optimize, pack, replay, report, sparse, train, train_hf, tune, verify
 from kernelwright.cli.common import run
 
 app = typer.Typer(
@@ -15,7 +15,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for module in (doctor, lint, optimize, tune, bench, verify, audit, report, replay):
+for module in (doctor, lint, optimize, tune, bench, verify, audit, report, replay, train, train_hf):
     module.register(app)
 app.add_typer(pack.app, name="pack")
 app.add_typer(archive.app, name="archive")

@@ -29,7 +29,9 @@ Layouts = Annotated[
 ProposerName = Annotated[
     str,
     typer.Option(
-        "--proposer", help="evolve, random, tpe (needs the extra 'search'), llm (needs KERNELWRIGHT_LLM_URL) or mix (llm and evolve)."
+        "--proposer",
+        help="evolve, random, policy (our kernel model), tpe (needs the extra 'search'), llm (needs KERNELWRIGHT_LLM_URL) or mix (llm, "
+        "policy and evolve).",
     ),
 ]
 

@@ -14,6 +14,7 @@ _EXTRAS = {
     "cuda": ("cuda.bindings", "pynvml", "nvMatmulHeuristics"),
     "search": ("optuna",),
     "sparse": ("safetensors", "transformers"),
+    "train": ("accelerate", "datasets", "gguf", "peft", "tensorboard", "transformers", "trl"),
 }
 
 

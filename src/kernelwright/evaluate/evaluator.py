@@ -21,7 +21,7 @@ import msgspec
 from kernelwright.evaluate.build import Builder
 from kernelwright.evaluate.jobs import Entry, Failure, Hello, Job, Message, Note, Reply, Result
 from kernelwright.records import Build, Candidate, Environment, Origin, Outcome, Trial, Verdict
-from kernelwright.settings import child_environment, settings, writable
+from kernelwright.settings import child_environment, settings, visible_gpu, writable
 from kernelwright.targets.processes import kill_group
 from kernelwright.targets.target import Target, TargetUnavailable
 
@@ -40,8 +40,10 @@ class JudgeError(RuntimeError):
 class Evaluator:
     """Evaluates candidates on one target. Use as a context manager."""
 
-    def __init__(self, target: Target, *, builder: Builder | None = None, note_seconds: float = NOTE_SECONDS):
+    def __init__(self, target: Target, *, builder: Builder | None = None, note_seconds: float = NOTE_SECONDS, gpu: int | None = None):
+        """`gpu`: the one that the judge opens, counted among those visible here; the first if None."""
         self.target = target
+        self._gpu = gpu
         self.builder = builder or Builder(target)
         self._note_seconds = note_seconds
         self._process: subprocess.Popen[bytes] | None = None
@@ -197,7 +199,7 @@ class Evaluator:
             stdout=output,
             stderr=output,
             start_new_session=True,
-            env=_environment(self.target.name),
+            env=_environment(self.target.name, self._gpu),
         )
         output.close()
         theirs.close()
@@ -235,11 +237,12 @@ class Evaluator:
         return code
 
 
-def _environment(target: str) -> dict[str, str]:
+def _environment(target: str, gpu: int | None) -> dict[str, str]:
     """On the CPU idle OpenMP threads must sleep and compiling must not go on in the background, or they take the core from whoever is
     clocked next."""
     quiet = {"OMP_WAIT_POLICY": "PASSIVE", "KMP_BLOCKTIME": "0", "TORCHINDUCTOR_COMPILE_THREADS": "1"}
-    return child_environment(quiet if target == "cpu" else {})
+    chosen = {} if gpu is None or target == "cpu" else {"CUDA_VISIBLE_DEVICES": visible_gpu(gpu)}
+    return child_environment(quiet if target == "cpu" else chosen)
 
 
 def rival_candidate(name: str) -> Candidate:

@@ -5,7 +5,9 @@ Needs no GPU: the source is compiled again, and the cubin that ships is disassem
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Mapping
+from pathlib import Path
 
 from kernelwright.evaluate.build import Builder
 from kernelwright.records import Build, Candidate, Record, Verdict
@@ -62,3 +64,26 @@ def inspect_pack(pack: Pack) -> list[MachineCode]:
         builds = [built for _, built in builder.builds(pack.buildable(e) for e, _ in kernels)]
     mixes = sass_mixes([artifact for _, artifact in kernels], target.arch)
     return [inspect(pack.candidate(e), built, mix) for (e, _), built, mix in zip(kernels, builds, mixes, strict=True)]
+
+
+CODE = (".text", ".rodata", ".data", ".nv.constant")
+
+
+def code_of(artifact: str | Path) -> dict[str, bytes]:
+    """The sections of a cubin or shared object that are executed or read by what is: equal ones are the same kernels. Without names, debug
+    facts and hashes of the source. Raises ValueError for what is no 64-bit ELF file, OSError."""
+    data = Path(artifact).read_bytes()
+    if data[:5] != b"\x7fELF\x02":
+        raise ValueError(f"{artifact} is no 64-bit ELF file")
+    try:
+        (table,), (size, count, names) = struct.unpack_from("<Q", data, 40), struct.unpack_from("<HHH", data, 58)
+        headers = [struct.unpack_from("<IIQQQQ", data, table + i * size) for i in range(count)]
+        texts = headers[names][4]
+        found = {}
+        for name, kind, _, _, offset, length in headers:
+            title = data[texts + name : data.index(b"\0", texts + name)].decode()
+            if title.startswith(CODE):
+                found[title] = b"" if kind == 8 else data[offset : offset + length]  # 8: it takes no space in the file
+    except (struct.error, IndexError, OverflowError, ValueError):
+        raise ValueError(f"{artifact} is a damaged ELF file") from None
+    return found

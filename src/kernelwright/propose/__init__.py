@@ -15,6 +15,7 @@ _CLASSES = {
     "evolve": "kernelwright.propose.evolve:Evolve",
     "llm": "kernelwright.propose.llm:Llm",
     "mix": "kernelwright.propose.mix:Mix",
+    "policy": "kernelwright.propose.policy:PolicyProposer",
     "random": "kernelwright.propose.uniform:Random",
     "tpe": "kernelwright.propose.tpe:Tpe",
 }

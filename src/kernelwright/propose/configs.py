@@ -7,7 +7,7 @@ import random
 from abc import abstractmethod
 from collections.abc import Iterator, Sequence
 from itertools import product
-from typing import NamedTuple
+from typing import NamedTuple, Protocol, runtime_checkable
 
 from kernelwright.families.family import Config, DeviceFacts, Family, Space, Value
 from kernelwright.propose.heuristics import tile_configs
@@ -28,6 +28,13 @@ class Point(NamedTuple):
     places: tuple[int, ...]
 
 
+@runtime_checkable
+class IsListed(Protocol):
+    """A Family whose legal configs are few and known, as those of a table of measurements."""
+
+    def listed(self, w: Workload, device: DeviceFacts) -> list[Config]: ...
+
+
 class SearchSpace:
     """The configs of several Families as Points."""
 
@@ -35,7 +42,12 @@ class SearchSpace:
         self.workload, self.device = workload, device
         self.families = {f.name: f for f in families}
         self.spaces: dict[str, Space] = {f.name: f.space(workload, device) for f in families}
-        self.sizes = {name: math.prod(len(v) for v in space.values()) for name, space in self.spaces.items()}
+        self.listed: dict[str, list[Point]] = {
+            f.name: [p for c in f.listed(workload, device) if (p := self.point(f.name, c))] for f in families if isinstance(f, IsListed)
+        }
+        """The legal points of Families that are a list of configs: nothing else is worth drawing."""
+        sizes = {name: math.prod(len(v) for v in space.values()) for name, space in self.spaces.items()}
+        self.sizes = sizes | {name: len(points) for name, points in self.listed.items()}
         self.combinations = sum(self.sizes.values())
 
     def config(self, point: Point) -> Config:
@@ -60,6 +72,8 @@ class SearchSpace:
     def draw(self, rng: random.Random) -> Point:
         """Uniform over all combinations of all Families, legal or not."""
         (family,) = rng.choices(list(self.sizes), weights=list(self.sizes.values()))
+        if family in self.listed:
+            return rng.choice(self.listed[family])
         return Point(family, tuple(rng.randrange(len(v)) for v in self.spaces[family].values()))
 
     def neighbours(self, point: Point) -> list[Point]:
@@ -74,6 +88,9 @@ class SearchSpace:
     def points(self) -> Iterator[Point]:
         """Every legal one."""
         for family, space in self.spaces.items():
+            if family in self.listed:
+                yield from self.listed[family]
+                continue
             for places in product(*(range(len(values)) for values in space.values())):
                 point = Point(family, places)
                 if self.legal(point):

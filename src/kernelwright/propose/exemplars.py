@@ -10,7 +10,8 @@ from __future__ import annotations
 import math
 import random
 import statistics
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 from kernelwright.learn.reward import reference, reward
 from kernelwright.records import Outcome, Trial
@@ -33,27 +34,29 @@ def score(trial: Trial) -> float | None:
     return reward(trial) if trial.verdict.ok and reference(trial) else None
 
 
-def buckets(trials: Sequence[Trial]) -> list[list[Trial]]:
-    """The right kernels, each once (its newest Trial), by score: slowest bucket first, no bucket empty."""
-    newest = {t.candidate.id: t for t in trials}
-    found: dict[int, list[Trial]] = {}
-    for t in newest.values():
-        if (value := score(t)) is not None:
-            found.setdefault(math.floor(math.log(value) / math.log(WIDTH) + 1e-9), []).append(t)
-    return [found[i] for i in sorted(found)]
-
-
 def draw(trials: Sequence[Trial], rng: random.Random, count: int = COUNT) -> list[Trial]:
     """One kernel of each of up to `count` distinct buckets, slowest first; fewer where there are fewer buckets."""
-    left = buckets(trials)
-    means = [statistics.fmean(score(t) or 0.0 for t in bucket) for bucket in left]
-    centre, spread = (statistics.fmean(means), statistics.pstdev(means) or 1.0) if means else (0.0, 1.0)
-    drawn: list[tuple[float, Trial]] = []
-    while left and len(drawn) < count:
-        weights = [math.exp((mean - centre) / (TEMPERATURE * spread)) for mean in means]
-        (i,) = rng.choices(range(len(left)), weights)
-        drawn.append((means.pop(i), rng.choice(left.pop(i))))
-    return [t for _, t in sorted(drawn, key=lambda pair: pair[0])]
+    return draw_by(_newest(trials), _score, rng, count)
+
+
+def buckets(trials: Sequence[Trial]) -> list[list[Trial]]:
+    """The right kernels, each once (its newest Trial), by score: slowest bucket first, no bucket empty."""
+    return buckets_by(_newest(trials), _score)
+
+
+WAYS = ("buckets", "islands", "random", "none")
+"""How exemplars may be chosen. The last two are what the contrast is measured against, as in CUDA-L1's ablations."""
+
+
+def choose(trials: Sequence[Trial], rng: random.Random, way: str = "buckets", island: int = 0, count: int = COUNT) -> list[Trial]:
+    """Up to `count` kernels to show, slowest first, in one of the WAYS (`random`: whatever their speeds)."""
+    if way == "none":
+        return []
+    if way == "random":
+        right = [t for bucket in buckets(trials) for t in bucket]
+        return sorted(rng.sample(right, min(count, len(right))), key=lambda t: score(t) or 0.0)
+    pool = (islands(trials)[island % ISLANDS] or trials) if way == "islands" else trials
+    return draw(pool, rng, count)
 
 
 def islands(trials: Sequence[Trial], count: int = ISLANDS) -> list[list[Trial]]:
@@ -61,30 +64,62 @@ def islands(trials: Sequence[Trial], count: int = ISLANDS) -> list[list[Trial]]:
 
     A model's kernel lives where its prompt was made (`origin.config["island"]`), every other goes to the islands in turn.
     """
-    found: list[list[Trial]] = [[] for _ in range(count)]
-    right = 0
-    for t in trials:
-        if score(t) is None:
-            continue
-        home = t.candidate.origin.config.get("island", right)
-        found[int(home) % count].append(t)
-        right += 1
-        if right % RESET == 0:
-            _reset(found)
+    right = [t for t in trials if score(t) is not None]
+    return islands_by(right, _score, [int(t.candidate.origin.config.get("island", i)) for i, t in enumerate(right)], count)
+
+
+def _newest(trials: Sequence[Trial]) -> list[Trial]:
+    return [t for t in {t.candidate.id: t for t in trials}.values() if score(t) is not None]
+
+
+def _score(trial: Trial) -> float:
+    return score(trial) or 0.0
+
+
+# ------------------------------------------------------------------------------------- the same of anything that has a score
+
+
+def buckets_by(items: Sequence[Any], value: Callable[[Any], float]) -> list[list[Any]]:
+    """Items of positive values, slowest bucket first, no bucket empty."""
+    found: dict[int, list[Any]] = {}
+    for item in items:
+        found.setdefault(math.floor(math.log(value(item)) / math.log(WIDTH) + 1e-9), []).append(item)
+    return [found[i] for i in sorted(found)]
+
+
+def draw_by(items: Sequence[Any], value: Callable[[Any], float], rng: random.Random, count: int = COUNT) -> list[Any]:
+    left = buckets_by(items, value)
+    means = [statistics.fmean(map(value, bucket)) for bucket in left]
+    centre, spread = (statistics.fmean(means), statistics.pstdev(means) or 1.0) if means else (0.0, 1.0)
+    drawn: list[tuple[float, Any]] = []
+    while left and len(drawn) < count:
+        weights = [math.exp((mean - centre) / (TEMPERATURE * spread)) for mean in means]
+        (i,) = rng.choices(range(len(left)), weights)
+        drawn.append((means.pop(i), rng.choice(left.pop(i))))
+    return [item for _, item in sorted(drawn, key=lambda pair: pair[0])]
+
+
+def islands_by(items: Sequence[Any], value: Callable[[Any], float], homes: Sequence[int], count: int = ISLANDS) -> list[list[Any]]:
+    """`homes`: each item's island, counted on past `count`."""
+    found: list[list[Any]] = [[] for _ in range(count)]
+    for i, (item, home) in enumerate(zip(items, homes, strict=True), 1):
+        found[home % count].append(item)
+        if i % RESET == 0:
+            _reset(found, value)
     return found
 
 
-def _reset(found: list[list[Trial]]) -> None:
-    """The weaker half keeps nothing; each gets the best kernel of one of the stronger."""
+def _reset(found: list[list[Any]], value: Callable[[Any], float]) -> None:
+    """The weaker half keeps nothing; each gets the best of one of the stronger."""
 
-    def best(island: list[Trial]) -> float:
-        return max((score(t) or 0.0 for t in island), default=-math.inf)
+    def best(island: list[Any]) -> float:
+        return max(map(value, island), default=-math.inf)
 
     ranked = sorted(range(len(found)), key=lambda i: best(found[i]), reverse=True)
     strong, weak = ranked[: len(found) // 2], ranked[len(found) // 2 :]
     for to, origin in zip(weak, strong, strict=False):
-        founder = max(found[origin], key=lambda t: score(t) or 0.0, default=None)
-        found[to] = [founder] if founder else []
+        founder = max(found[origin], key=value, default=None)
+        found[to] = [founder] if founder is not None else []
 
 
 def failures(trials: Sequence[Trial], count: int = FAILURES) -> list[Trial]:

@@ -20,33 +20,34 @@ _REGISTERS, _THREADS, _BLOCKS, _RESERVED = 65_536, 2_048, 32, 1_024
 _SHARED = {80: 164 * 1024, 90: 228 * 1024}
 
 
-def report(trial: Trial, device: DeviceFacts, peaks: Peaks | None) -> list[str]:
-    """Lines on one right Trial."""
+def report(trial: Trial, device: DeviceFacts, peaks: Peaks | None, brief: bool = False) -> list[str]:
+    """Lines on one right Trial. `brief`: on the mode that was timed first, and on registers; nothing is disassembled."""
     w, lines = trial.workload, []
     cost = problem_of(w).cost(w)
-    for timing in trial.timings:
+    for timing in trial.timings[: 1 if brief else None]:
         us = timing.median
         line = f"{timing.mode}: {us:.2f} µs ({cost.bytes / us / 1e3:.1f} GB/s, {cost.flops / us / 1e3:.1f} GFLOP/s"
         if peaks is not None:
             floor, limit = peaks.floor(cost, timing.mode)
             line += f", {100 * floor / us:.0f} % of what the {limit} allows"
         lines.append(line + ")")
-    lines += [f"{c.ratio:.2f}x the speed of {c.rival} ({c.low:.2f} to {c.high:.2f}), {c.mode}: {c.outcome}" for c in trial.comparisons]
-    lines += resources(trial.candidate, trial.build, w, device)
-    if trial.sensors:
+    compared = [c for c in trial.comparisons if not brief or c.mode == trial.timings[0].mode]
+    lines += [f"{c.ratio:.2f}x the speed of {c.rival} ({c.low:.2f} to {c.high:.2f}), {c.mode}: {c.outcome}" for c in compared]
+    lines += resources(trial.candidate, trial.build, w, device, brief)
+    if trial.sensors and not brief:
         lines.append("sensors: " + ", ".join(f"{name} {value:g}" for name, value in sorted(trial.sensors.items())))
     return lines
 
 
-def resources(candidate: Candidate, build: Build | None, w: Workload, device: DeviceFacts) -> list[str]:
-    """Lines on what the compiler made of it."""
+def resources(candidate: Candidate, build: Build | None, w: Workload, device: DeviceFacts, brief: bool = False) -> list[str]:
+    """Lines on what the compiler made of it; `brief`: without the instructions."""
     lines = []
     for name, r in (build.resources if build else {}).items():
         line = f"kernel {name}: {r.registers} registers, spills {r.spill_stores} B stored {r.spill_loads} B loaded, {r.smem} B static smem"
         if found := occupancy(candidate, name, r, w, device):
             line += f", occupancy {found[0]:.0%} (limited by {found[1]})"
         lines.append(line)
-    if mix := instructions(build, candidate.kind):
+    if not brief and (mix := instructions(build, candidate.kind)):
         lines.append("instructions in the machine code: " + ", ".join(f"{n} {op}" for op, n in mix.items()))
     return lines
 

@@ -164,19 +164,18 @@ class Llm(Proposer):
         """A new one: exemplars are drawn anew each time."""
         island = self._asked % exemplars.ISLANDS
         self._asked += 1
-        pool = self.trials
-        if self._options.exemplars == "islands":
-            pool = exemplars.islands(self.trials)[island] or self.trials
-        shown = exemplars.draw(pool, self.rng)
+        brief = self._options.prompt == "brief"
+        shown = exemplars.choose(self.trials, self.rng, self._options.exemplars, island)
         text = llm_prompt.task(
             self.workload,
             self.device,
             self.context.peaks,
             shown,
-            exemplars.failures(self.trials),
-            self._passages(llm_prompt.query(self.workload, self.device), PASSAGES),
+            () if brief else exemplars.failures(self.trials),
+            () if brief else self._passages(llm_prompt.query(self.workload, self.device), PASSAGES),
+            brief,
         )
-        rules = llm_prompt.system(self.workload, self.device, self._languages)
+        rules = llm_prompt.system(self.workload, self.device, self._languages, brief)
         messages = (self._message("system", rules), self._message("user", text))
         return Question(self.bandit.ranked()[0], messages, tuple(t.candidate.id for t in shown), island)
 

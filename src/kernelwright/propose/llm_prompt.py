@@ -15,12 +15,13 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from kernelwright import plan
 from kernelwright.candidate_file import default_plan
 from kernelwright.families.family import DeviceFacts
+from kernelwright.learn.compact import compact
 from kernelwright.learn.retrieval import Passage
 from kernelwright.problems import KERNELBENCH, problem_of
 from kernelwright.propose import exemplars_report
 from kernelwright.propose.exemplars import score
 from kernelwright.propose.llm_answer import CPP, Language
-from kernelwright.records import DTYPES, Launch, LaunchPlan, ScalarArg, TensorArg, Trial, Workload
+from kernelwright.records import DTYPES, Candidate, Launch, LaunchPlan, Record, ScalarArg, TensorArg, Trial, Workload
 from kernelwright.targets.target import Peaks
 
 _CTYPES = {"fp32": "float", "int64": "long long", "int32": "int", "fp16": "_Float16", "bf16": "__bf16"}
@@ -51,13 +52,13 @@ def _templates() -> Environment:
     return found
 
 
-def system(w: Workload, device: DeviceFacts, choices: Sequence[Language]) -> str:
-    """The rules, by the languages that a candidate may be written in."""
+def system(w: Workload, device: DeviceFacts, choices: Sequence[Language], brief: bool = False) -> str:
+    """The rules, by the languages that a candidate may be written in; `brief` for a model that has learnt them."""
     from kernelwright.targets.cpu import FLAGS
 
     return (
         _templates()
-        .get_template("system.j2")
+        .get_template("system_brief.j2" if brief else "system.j2")
         .render(
             languages=choices,
             device=device,
@@ -78,8 +79,9 @@ def task(
     exemplars: Sequence[Trial],
     failures: Sequence[Trial],
     passages: Sequence[Passage],
+    brief: bool = False,
 ) -> str:
-    """The problem, the device, measured kernels, failures and passages."""
+    """The problem, the device, measured kernels, failures and passages; `brief`: compact sources, and no reference of the headers."""
     problem = problem_of(w)
     cost = problem.cost(w)
     tags = {"cpu": "cpp", "cuda": "cuda", "python": "python"}
@@ -98,14 +100,14 @@ def task(
             exemplars=[
                 {
                     "score": score(t),
-                    "lines": exemplars_report.report(t, device, peaks),
-                    "source": _with_plan(t),
+                    "lines": exemplars_report.report(t, device, peaks, brief),
+                    "source": as_file(t.candidate, t.workload, brief),
                     "tag": tags.get(t.candidate.kind, ""),
                 }
                 for t in exemplars
             ],
             failures=failures,
-            headers=_headers() if device.sm else "",
+            headers=_headers() if device.sm and not brief else "",
             passages=passages,
         )
     )
@@ -178,12 +180,24 @@ def _plan_example(w: Workload, device: DeviceFacts) -> str:
     return f"/* kernelwright-plan\n{text}\n*/"
 
 
-def _with_plan(trial: Trial) -> str:
-    """The source as a candidate file, so that an answer may begin with a copy of it."""
-    c = trial.candidate
-    if c.plan is None or "kernelwright-plan" in c.source or (c.kind == "cpu" and c.plan == default_plan(trial.workload)):
-        return c.source
-    return f"/* kernelwright-plan\n{msgspec.json.encode(c.plan).decode()}\n*/\n{c.source}"
+def as_file(c: Candidate, w: Workload, brief: bool = False) -> str:
+    """The source as a candidate file, so that an answer may begin with a copy of it; `brief`: in its compact form."""
+    source = compact(c.source) if brief and c.kind != "python" else c.source
+    if c.plan is None or "kernelwright-plan" in source or (c.kind == "cpu" and c.plan == default_plan(w)):
+        return source
+    return f"/* kernelwright-plan\n{msgspec.json.encode(_told(c.plan)).decode()}\n*/\n{source}"
+
+
+def _told(value: Any) -> Any:
+    """Plain data of a plan, without the fields that have their default."""
+    if isinstance(value, Record):
+        tag = value.__struct_config__.tag
+        found: dict[str, Any] = {"type": tag} if isinstance(tag, str) else {}
+        for f in msgspec.structs.fields(value):
+            if (inner := getattr(value, f.name)) != f.default:
+                found[f.name] = _told(inner)
+        return found
+    return [_told(inner) for inner in value] if isinstance(value, tuple) else value
 
 
 def device_lines(device: DeviceFacts, peaks: Peaks | None) -> list[str]:

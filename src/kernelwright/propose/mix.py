@@ -1,4 +1,5 @@
-"""`mix`: models and search over Families share the trials; each gets as many as what it has earned is worth (`bandit`).
+"""`mix`: models at an endpoint, our own kernel model and search over Families share the trials; each gets as many as what it has earned is
+worth (`bandit`). Without an endpoint the others share them.
 
 While models think, the search goes on: nobody waits for an answer as long as something else can be tried.
 """
@@ -11,8 +12,10 @@ from typing import Any
 from kernelwright.propose.bandit import Bandit, earned
 from kernelwright.propose.evolve import Evolve
 from kernelwright.propose.llm import Llm, LlmUnavailable
+from kernelwright.propose.policy import PolicyProposer
 from kernelwright.propose.proposer import Proposer
 from kernelwright.records import Candidate, Trial
+from kernelwright.settings import settings
 
 SHARE = 4
 """Most candidates from one proposer before the next choice."""
@@ -25,7 +28,11 @@ class Mix(Proposer):
 
     def _set_up(self, seed: int) -> None:
         given = (self.workload, self.families, self.device, seed, (), self.context)
-        self.parts: dict[str, Proposer] = {"llm": Llm(*given)}
+        self.parts: dict[str, Proposer] = {}
+        if settings().llm.url or not self.families:
+            self.parts["llm"] = Llm(*given)  # without either it says what to set
+        if PolicyProposer.writes(self.families):
+            self.parts["policy"] = PolicyProposer(*given)
         if self.families:
             self.parts["evolve"] = Evolve(*given)
         self.bandit = Bandit(list(self.parts))

@@ -23,6 +23,10 @@ _OWN_FAULTS = ("COMPILE_ERROR", "LAUNCH_ERROR", "REFUSED", "CRASH", "OUT_OF_MEMO
 """What a candidate's process may say of itself."""
 
 
+_LONGEST = 1 << 20
+"""Bytes of an answer; those of honest candidates take some hundreds."""
+
+
 class ContenderProcess:
     """`pid` leads a process group and is a child of this process; `stderr` is a file that it writes its last words to. With `stops` it is
     stopped except while `ask` waits. `threads` is how many it may use."""
@@ -59,7 +63,7 @@ class ContenderProcess:
             started = time.perf_counter()
             if self._stopped:
                 os.kill(self.pid, signal.SIGCONT)
-            answered = self._pipe.poll(seconds)
+            words = self._words(started + seconds)
             self.wall = 1e6 * (time.perf_counter() - started)
             if self._stops:
                 os.kill(self.pid, signal.SIGSTOP)
@@ -67,10 +71,10 @@ class ContenderProcess:
             now_total, now_each = self._used()
             busiest = max((ns - each.get(task, 0) for task, ns in now_each.items()), default=0)
             used = max(1e6 * (now_total - total) / self._threads, busiest / 1e3)
-            if not answered:
+            if words is None:
                 self.kill()
                 raise CandidateFault(Outcome.TIMEOUT, f"no answer to {request['do']!r} within {seconds:.0f} s; the process was killed")
-            answer = json.loads(self._pipe.recv_bytes(1 << 20))
+            answer = json.loads(words)
             if not isinstance(answer, dict):
                 raise ValueError
         except (EOFError, OSError, ValueError, RecursionError):
@@ -82,6 +86,26 @@ class ContenderProcess:
             outcome = answer["fault"] if answer["fault"] in _OWN_FAULTS else Outcome.CRASH
             raise CandidateFault(Outcome(outcome), str(answer.get("evidence"))[:2000])
         return answer, used
+
+    def _words(self, deadline: float) -> bytes | None:
+        """The one message of an answer, as `Connection.send_bytes` frames it; None when the deadline came first. Not by `recv_bytes`: it
+        would wait without end for the rest of a message of which a candidate sent the beginning."""
+        heard = b""
+        while self._pipe.poll(max(deadline - time.perf_counter(), 0)):
+            part = os.read(self._pipe.fileno(), 1 << 16)
+            if not part:
+                raise EOFError
+            heard += part
+            if len(heard) < 4:
+                continue
+            size = int.from_bytes(heard[:4], "big", signed=True)
+            if not 0 <= size <= _LONGEST:
+                raise ValueError
+            if len(heard) == 4 + size:
+                return heard[4:]
+            if len(heard) > 4 + size:
+                raise ValueError
+        return None
 
     def _obituary(self) -> CandidateFault:
         """Why the child died; one that only closed or spoilt its pipe is killed."""

@@ -56,6 +56,9 @@ HELD = 1.3
 """The judge's clock may see this many times what was claimed on the average of a request's launches ..."""
 SKEW = 2.5
 """... and this many times their median: the first of 16 small launches finds its code and address translations gone."""
+UNEVEN = 9
+"""Requests before anyone is accused for their median. Until then an uneven one is dropped: on a busy machine three requests running have
+taken 36 us in most of their launches and 106 us on the average, of a kernel that starts a thread in each."""
 SLACK_US, SLACK_LAUNCH_US = 40.0, 3.0
 """Processor time of a request and of each of its launches that may come on top, besides half of what an empty one takes: caches and
 translations are gone. Seen: 51 us of honest work in a request of 16 launches, on a busy machine."""
@@ -288,7 +291,8 @@ class CpuContender(Contender):
                 self._hold_at_once(one, mode)
             if held:
                 self._seen.setdefault(mode, []).extend(seen)
-                self._hold(mode)
+                if not self._hold(mode):
+                    return math.nan, launches
         timed = [list(zip(self._times(one, mode), one.switched, strict=True))[len(lead) :] for one in seen]
         clean = [us for one in timed for us, switched in one if not switched]
         return (statistics.median(clean) if clean else math.nan), launches - len(clean)
@@ -348,23 +352,24 @@ class CpuContender(Contender):
         if used > 1.5 * sum(one.claims) + 5000:
             raise self._cheat(mode, f"used {used:.0f} us of processor time while it claimed {sum(one.claims):.0f} us")
 
-    def _hold(self, mode: str) -> None:
-        """Holds what was claimed against the processor time that the judge saw, in the median of all requests so far. The wall clock would
-        tell no more: on a busy machine it runs three times as long as honest work."""
+    def _hold(self, mode: str) -> bool:
+        """Holds what was claimed against the processor time that the judge saw, in the median of all requests so far; False where the last
+        request counts for nothing, since its launches are too uneven. The wall clock would tell no more: on a busy machine it runs three
+        times as long as honest work."""
         seen = self._seen[mode]
         if len(seen) < 3:
-            return
+            return True
         n = len(seen[0].claims)
         extra = ANSWER_US if isinstance(self._work, Answer) else 0
-        claimed = statistics.median(us for one in seen for us in one.claims)
-        average = statistics.median(sum(one.claims) for one in seen) / n
         # where other load has come up, an empty request takes more as well: nobody is accused before that was asked
         for empty in (self._device.empty, self._device.empty_now):
             nothing = empty(mode, n).cpu
-            used = (statistics.median(one.cpu for one in seen) - nothing) / n
             slack = (nothing / 2 + SLACK_US + extra) / n + SLACK_LAUNCH_US
-            if used <= HELD * average + slack and used <= SKEW * claimed + slack:
-                return
+            used, average, claimed = _launch_of(seen, nothing)
+            even = used <= SKEW * claimed + slack
+            if used <= HELD * average + slack and (even or len(seen) < UNEVEN):
+                last, _, claimed = _launch_of(seen[-1:], nothing)
+                return even and last <= SKEW * claimed + slack
         raise self._cheat(mode, f"used {used:.3g} us of processor time a launch and claimed {claimed:.3g} us")
 
     def _cheat(self, mode: str, what: str) -> CandidateFault:
@@ -379,6 +384,14 @@ class CpuContender(Contender):
         self._process.close()
         if self._private is not None:
             self._private.cleanup()  # nothing that a candidate wrote is there for the next
+
+
+def _launch_of(seen: Sequence[_Seen], nothing: float) -> tuple[float, float, float]:
+    """Microseconds of a launch in requests of equal size: processor time beyond an empty request's, claimed on the average, claimed in the
+    median."""
+    n = len(seen[0].claims)
+    used = (statistics.median(one.cpu for one in seen) - nothing) / n
+    return used, statistics.median(sum(one.claims) for one in seen) / n, statistics.median(us for one in seen for us in one.claims)
 
 
 def _copy_out(memory: int, where: dict[str, Any], out: torch.Tensor, name: str) -> None:

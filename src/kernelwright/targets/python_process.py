@@ -101,7 +101,7 @@ def main(fd: int) -> None:
     devices = list(Path("/dev").glob("nvidia*")) if gpu else []
     toolkits = ["/bin", "/etc/alternatives"]
     if gpu:
-        toolkits += [*Path("/usr/local").glob("cuda*"), "/proc/driver", "/proc/devices", "/sys/module"]
+        toolkits += [*Path("/usr/local").glob("cuda*"), "/proc/driver", "/proc/devices", "/sys/module", "/sys/devices", "/sys/bus/pci"]
     memory = None if gpu else sandbox.MEMORY
     layers = sandbox.restrict(private, toolkits, threads=setup.threads, memory=memory, devices=devices, programs=True)
     import torch

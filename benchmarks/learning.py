@@ -1,0 +1,198 @@
+"""The proof that the kernel model learns: trains it on measured tables, with its ablations, and replays every search on held-out shapes.
+
+    python benchmarks/learning.py --measure 12 --out results/h200/learning        measures, trains, replays: one H200, half an hour
+    python benchmarks/learning.py --table results/h200/learning/configs.jsonl.xz --archive archive.db --out results/h200/learning
+
+Beside the run that is reported (prompts with one config of each of two score buckets), reinforcement learning is repeated without
+contrast, with exemplars at random, and with islands, each from the same fine-tuned start. Figures are of held-out shapes alone: those whose
+table is dense (the whole thinned space), and all. A run goes on where it stopped.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import statistics
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+from published import command_line, write_summary
+
+from kernelwright.archive import Archive
+from kernelwright.families import families_for
+from kernelwright.learn import policy_data, table
+from kernelwright.learn import policy_evaluate as evaluation
+from kernelwright.learn.policy_data import load_corpus, make_corpus, split
+from kernelwright.learn.policy_evaluate import AFTER, BEFORE
+from kernelwright.learn.policy_model import Size, load
+from kernelwright.learn.policy_rl import Contrastive, reinforce
+from kernelwright.learn.policy_train import Imitation, imitate
+from kernelwright.propose.policy import PolicyProposer
+
+ABLATIONS = {"no contrast": "none", "random exemplars": "random", "islands": "islands"}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--measure", type=float, help="minutes of benchmarks/learning_table.py first; its table is learnt as well")
+    parser.add_argument("--table", type=Path, action="append", default=[], help="measured configs; may be given several times")
+    parser.add_argument("--archive", type=Path, help="archive whose screens are learnt as well")
+    parser.add_argument("--pretrain-steps", type=int, default=2000)
+    parser.add_argument("--sft-steps", type=int, default=800)
+    parser.add_argument("--rl-steps", type=int, default=300)
+    parser.add_argument("--ablation-steps", type=int, help="of each ablation; the default is --rl-steps, 0 leaves them out")
+    parser.add_argument("--workloads", type=int, default=policy_data.RANDOM_WORKLOADS, help="random ones whose legal designs are learnt")
+    parser.add_argument("--width", type=int, default=192)
+    parser.add_argument("--layers", type=int, default=4)
+    parser.add_argument("--seeds", type=int, default=evaluation.SEEDS)
+    parser.add_argument("--budget", type=int, default=evaluation.BUDGET)
+    parser.add_argument("--search", action="append", help="only these searches beside the model; the default is all")
+    parser.add_argument("--jobs", type=int)
+    parser.add_argument("--run", type=Path, help="folder of checkpoints and corpus; the default is OUT/run, which need not be kept")
+    parser.add_argument("--out", type=Path, required=True)
+    args = parser.parse_args()
+    if not (args.table or args.archive or args.measure):
+        parser.error("name measured configs with --table, an archive with --archive, or measure some with --measure")
+
+    started, seconds = time.monotonic(), dict[str, float]()
+    if args.measure:
+        script = Path(__file__).with_name("learning_table.py")
+        subprocess.run([sys.executable, str(script), "--minutes", str(args.measure), "--out", str(args.out)], check=True)
+        args.table.append(args.out / "configs.jsonl.xz")
+    run, device = args.run or args.out / "run", "cuda" if torch.cuda.is_available() else "cpu"
+    run.mkdir(parents=True, exist_ok=True)
+
+    def stage(name: str, work):
+        begun = time.monotonic()
+        result = work()
+        seconds[name] = round(time.monotonic() - begun, 1)
+        print(f"{name}: {seconds[name]} s", flush=True)
+        return result
+
+    def told(name: str):
+        return lambda done, total, numbers: print(
+            f"{name} {done}/{total} " + " ".join(f"{k} {v:.4g}" for k, v in numbers.items()), flush=True
+        )
+
+    stage("corpus", lambda: corpus_of(args, run))
+    corpus = load_corpus(run)
+    size = Size(args.width, args.layers, args.width // 32)
+    stage("pretrain", lambda: imitate("pretrain", run, corpus, Imitation(args.pretrain_steps), size, told("pretrain"), device))
+    stage("sft", lambda: imitate("sft", run, corpus, Imitation(args.sft_steps, rate=3e-4), size, told("sft"), device))
+    settings = Contrastive(args.rl_steps)
+    stage("rl", lambda: reinforce(run, corpus, settings, told("rl"), device))
+    policies = {BEFORE: ("sft", "buckets"), AFTER: ("rl", "buckets")}
+    policies |= {name + evaluation.ALONE: at for name, at in policies.items()}
+    steps = args.rl_steps if args.ablation_steps is None else args.ablation_steps
+    for name, contrast in ABLATIONS.items() if steps else ():
+        other = replace(settings, steps=steps, contrast=contrast)
+        stage(
+            f"rl, {name}",
+            lambda other=other: reinforce(run, corpus, other, told(f"rl-{other.contrast}"), device, stage=f"rl-{other.contrast}"),
+        )
+        policies[f"policy, {name}"] = (f"rl-{contrast}", contrast)
+    files = {
+        name: (evaluation.write_weights(run, at, {"contrast": c}, run / f"policy-{at}.safetensors"), c)
+        for name, (at, c) in policies.items()
+    }
+
+    def progress(done: int, total: int) -> None:
+        if done % max(1, total // 20) == 0:
+            print(f"evaluate {done}/{total}", flush=True)
+
+    names = tuple(args.search) if args.search else evaluation.searches()
+    runs = stage(
+        "evaluate",
+        lambda: evaluation.evaluate(
+            run / policy_data.HELD, files, training=run / policy_data.MEASURED, searches=names, seeds=args.seeds, budget=args.budget,
+            jobs=args.jobs, told=progress,
+        ),
+    )  # fmt: skip
+    facts, rows = table.read(run / policy_data.HELD)
+    dense = {t.workload.name for t in table.tables_of(rows, facts) if len(t.rows) >= evaluation.DENSE}
+    figures = {"all": evaluation.summary(runs, args.budget)}
+    if dense:
+        figures["dense"] = evaluation.summary(
+            {name: [r for r in found if r.workload in dense] for name, found in runs.items()}, args.budget
+        )
+    shown = figures.get("dense") or figures["all"]
+    curves = last_line(run / "rl.csv")
+    write_summary(
+        args.out,
+        command_line("learning.py"),
+        {"device": facts.name, "trained on": torch.cuda.get_device_name() if device == "cuda" else "CPU"},
+        {
+            "policy_candidates_to_97pct": shown["policy_candidates_to_97pct"],
+            "random_candidates_to_97pct": shown["searches"].get("random", {}).get("candidates_to_97pct"),
+            "policy_first_within_10pct": shown["policy_first_within_10pct"],
+            "rl_gain": shown["rl_gain"],
+            "training_seconds": {name: last_line(run / f"{name}.csv")["seconds"] for name in ("pretrain", "sft", "rl")},
+            "policy_valid": curves.get("valid"),
+            "policy_cheats": curves.get("cheats"),
+            "policy_proposal_ms": proposal_ms(files[AFTER][0], facts),
+            "parameters": load(files[AFTER][0])[0].parameters_in_all,
+            "pipeline_seconds": round(time.monotonic() - started),
+            "seconds": seconds,
+            "held_out": figures,
+        },
+    )
+    longest = min(args.budget, 32)
+    for name, chosen in (("dense", dense), ("all", None)):
+        some = {n: [r for r in found if chosen is None or r.workload in chosen] for n, found in runs.items()}
+        if any(some.values()):
+            title = f"best so far on held-out shapes ({name}), as a share of the best known"
+            (args.out / f"curves-{name}.svg").write_text(evaluation.picture(some, longest, title))
+    for file in run.glob("*.csv"):
+        shutil.copy(file, args.out / f"training-{file.name}")
+    about = {"contrast": "buckets", "device": facts.name, "figures": {k: v for k, v in shown.items() if k != "searches"}}
+    evaluation.write_weights(run, "rl", about, args.out / "policy.safetensors")
+    for name, f in shown["searches"].items():
+        print(
+            f"{name:24} {f['candidates_to_97pct']:6.1f} candidates to 97 %, first {f['first_share']:.1%}, reached {f['reached_97pct']:.0%}",
+            flush=True,
+        )
+
+
+def corpus_of(args: argparse.Namespace, run: Path) -> None:
+    if (run / policy_data.GUESSED).exists():
+        return
+    rows, device = [], None
+    for path in args.table:
+        device, read = table.read(path)
+        rows += read
+    if args.archive:
+        with Archive(args.archive) as archive:
+            device = device or table.device_in(archive)
+            rows = [*table.from_archive(archive, device), *rows]
+    assert device is not None
+    make_corpus(
+        run, device, rows, workloads=args.workloads, told=lambda done, total: done % 500 or print(f"corpus {done}/{total}", flush=True)
+    )
+
+
+def last_line(path: Path) -> dict[str, float]:
+    """Of a stage's curves; its seconds are those since it was begun or went on."""
+    lines = path.read_text().splitlines()
+    return dict(zip(lines[0].split(","), map(float, lines[-1].split(",")), strict=True))
+
+
+def proposal_ms(path: Path, device, batch: int = 8) -> float:
+    """Milliseconds of a proposal on this machine's CPU, in batches as the loop's: the median over held-out shapes, first batches."""
+    model = load(path)[0]
+    kind = type("Timed", (PolicyProposer,), {"model": classmethod(lambda cls: model)})
+    found = []
+    for w in split().sparse[:: max(1, len(split().sparse) // 8)]:
+        able = families_for(w, device)[0]
+        proposer = kind(w, able, device)
+        begun = time.perf_counter()
+        made = proposer.propose(batch)
+        found.append(1e3 * (time.perf_counter() - begun) / max(1, len(made)))
+    return statistics.median(found)
+
+
+if __name__ == "__main__":
+    main()

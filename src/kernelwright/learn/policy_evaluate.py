@@ -1,0 +1,144 @@
+"""Stage `evaluate`: every search replayed on the measured tables of held-out shapes, the kernel model before and after reinforcement
+learning among them; and the file of weights with what is known of it."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from importlib.util import find_spec
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from kernelwright.learn import replay
+from kernelwright.learn.policy_model import load, save
+from kernelwright.learn.policy_run import trained
+from kernelwright.learn.replay import Run
+from kernelwright.learn.table import Table, TableError, read, tables_of
+from kernelwright.propose.neighbours import Neighbours
+from kernelwright.propose.policy import CONFIDENCE
+from kernelwright.report.lines import Line, chart
+
+SEEDS, BUDGET = 20, 64
+SMALLEST = 8
+"""Tables with fewer configs say nothing of a search."""
+DENSE = 200
+"""Tables with so many configs count as dense. Surrogates are replayed on them alone: they take 0.1 s a candidate, and among 40 there
+is nothing to model."""
+BEFORE, AFTER = "policy before RL", "policy after RL"
+ALONE = ", alone"
+"""End of the name of a policy whose proposals are not ordered by the Families' estimates as well."""
+
+_worker: dict[str, Any] = {}
+
+
+def searches() -> tuple[str, ...]:
+    """Those that can run here: surrogates need Optuna."""
+    return tuple(name for name in replay.SEARCHES if "tpe" not in name or find_spec("optuna") is not None)
+
+
+def evaluate(
+    held_out: Path,
+    policies: Mapping[str, tuple[Path, str]],
+    *,
+    training: Path | None = None,
+    searches: Sequence[str] = tuple(replay.SEARCHES),
+    seeds: int = SEEDS,
+    budget: int = BUDGET,
+    jobs: int | None = None,
+    only: Sequence[str] = (),
+    told: Callable[[int, int], None] = lambda done, total: None,
+) -> dict[str, list[Run]]:
+    """Runs by search. `policies`: name to file of weights and kind of contrast; `training`: measured training shapes, for `neighbours`;
+    `only`: names of Workloads. Raises TableError where no held-out shape was measured."""
+    tables = _tables(held_out, only)
+    if not tables:
+        raise TableError(f"{held_out} holds no held-out shape with {SMALLEST} configs; measure some with benchmarks/learning_table.py")
+    names = [*searches, *(["neighbours"] if training else []), *policies]
+    tasks = [(name, i) for i, t in enumerate(tables) for name in names if "tpe" not in name or len(t.rows) >= DENSE]
+    found: dict[str, list[Run]] = {name: [] for name in names}
+    jobs = jobs or len(os.sched_getaffinity(0))
+    given = (held_out, dict(policies), training, tuple(only), seeds, budget)
+    if jobs == 1:
+        _begin(*given)
+        for done, task in enumerate(tasks, 1):
+            found[task[0]] += _search(*task)
+            told(done, len(tasks))
+        return found
+    with ProcessPoolExecutor(jobs, get_context("spawn"), _begin, given) as pool:
+        futures = {pool.submit(_search, *task): task[0] for task in tasks}
+        for done, future in enumerate(as_completed(futures), 1):
+            found[futures[future]] += future.result()
+            told(done, len(tasks))
+    order = {t.workload.name: i for i, t in enumerate(tables)}
+    return {name: sorted(runs, key=lambda r: (order[r.workload], r.seed)) for name, runs in found.items()}
+
+
+def _tables(path: Path, only: Sequence[str]) -> list[Table]:
+    device, rows = read(path)
+    return [t for t in tables_of(rows, device) if len(t.rows) >= SMALLEST and t.best and (not only or t.workload.name in only)]
+
+
+def _begin(
+    held_out: Path, policies: Mapping[str, tuple[Path, str]], training: Path | None, only: Sequence[str], seeds: int, budget: int
+) -> None:
+    torch.set_num_threads(1)
+    kinds: dict[str, Any] = dict(replay.SEARCHES)
+    for name, (path, contrast) in policies.items():
+        confidence = 0.0 if name.endswith(ALONE) else CONFIDENCE
+        kinds[name] = replay.policy_search(name.replace(" ", "_"), load(path)[0], contrast, confidence)
+    if training:
+        device, rows = read(training)
+        _worker["training"] = tables_of(rows, device)
+        kinds["neighbours"] = Neighbours
+    _worker.update(tables=_tables(held_out, only), kinds=kinds, seeds=seeds, budget=budget)
+
+
+def _search(name: str, table: int) -> list[Run]:
+    kind, where = _worker["kinds"][name], _worker["tables"][table]
+    knowledge = replay.knowledge_of(_worker["training"], replay.families_of(where)) if kind is Neighbours else None
+    return [replay.replay(where, kind, name, seed, _worker["budget"], knowledge) for seed in range(_worker["seeds"])]
+
+
+def summary(runs: Mapping[str, Sequence[Run]], budget: int = BUDGET) -> dict[str, Any]:
+    """Figures by search, of those that ran on all shapes, and those that a reader asks for first."""
+    shapes = max(len({r.workload for r in found}) for found in runs.values())
+    runs = {name: found for name, found in runs.items() if len({r.workload for r in found}) == shapes}
+    by_search = {name: replay.figures(found) for name, found in runs.items()}
+    figures: dict[str, Any] = {"searches": by_search}
+    best = AFTER if AFTER in runs else BEFORE if BEFORE in runs else None
+    if best:
+        mine = by_search[best]
+        figures |= {
+            "policy_candidates_to_97pct": mine["candidates_to_97pct"],
+            "policy_first_within_10pct": mine["first_within_10pct"],
+            "policy_over": {
+                name: mine["candidates_to_97pct"] / other["candidates_to_97pct"]
+                for name, other in by_search.items()
+                if not name.startswith("policy")
+            },
+        }
+    if BEFORE in runs and AFTER in runs:
+        length = min(16, max(len(r.shares) for r in runs[BEFORE]))
+        figures["rl_gain"] = replay.gain(runs[BEFORE], runs[AFTER], length) | {"candidates": length}
+    return figures
+
+
+def picture(runs: Mapping[str, Sequence[Run]], length: int, title: str) -> str:
+    """Best-so-far curves with their intervals."""
+    lines = {}
+    for name, found in ((name, found) for name, found in runs.items() if found):
+        y, low, high = replay.curve(found, length)
+        lines[name] = Line(range(1, length + 1), y, low, high)
+    return chart(title, "candidates measured", lines, "best-so-far", floor=0.6)
+
+
+def write_weights(folder: Path, stage: str, about: Mapping[str, Any], to: Path) -> Path:
+    """The model as a stage left it, for `KERNELWRIGHT_POLICY` or to be shipped."""
+    policy = trained(folder, stage)
+    save(to, policy, {"stage": stage, "parameters": policy.parameters_in_all, "date": time.strftime("%Y-%m-%d", time.gmtime()), **about})
+    return to
