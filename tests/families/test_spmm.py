@@ -83,6 +83,7 @@ TILED = [
     Case("spmm:32x300x520:bf16:bias+residual", tiles(2, 1, 3), family=Tiles()),
     Case("spmm:64x128x1024:quad-70", tiles(2, 3, 2), ("50x400x384", "33x16x128"), Tiles()),
     Case("spmm:100x72x264:bias+silu-mul", tiles(1, 2, 2), family=Tiles()),
+    Case("spmm:20x160x264:bias+swiglu+residual", tiles(1, 2, 2), ("9x32x1032",), Tiles()),
 ]
 UNPACKED = [
     Case("unpack:80x640", {"warps": 4, "blocks": 1, "packing": "late"}, ("16x128", "33x136"), Unpack()),
@@ -187,7 +188,6 @@ def test_seeds_are_legal_distinct_and_render(shape: str):
         ("spmm:129x64x64", H200, Tiles(), "up to 128 rows"),
         ("spmm:16x64x65", H200, Tiles(), "16 bytes"),
         ("spmm:16x64x64", A100, Tiles(), "sm_90"),
-        ("spmm:16x64x64:swiglu", H200, Tiles(), "swiglu"),
     ],
 )
 def test_what_it_refuses(text: str, device: DeviceFacts, family: Family, words: str):

@@ -1,5 +1,5 @@
-// What follows the product on its way out: y = sum + bias; y = silu(y) * factor, or silu(y) * the y of another layer in one matrix;
-// y = y + addend; each where Config says so.
+// What follows the product on its way out: y = sum + bias; y = silu(y) * factor, or silu(y) * the y of another layer in the same
+// matrix; y = y + addend; each where Config says so.
 #pragma once
 #include "kernelwright/epilogue.cuh"
 

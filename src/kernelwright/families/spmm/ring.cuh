@@ -141,8 +141,8 @@ __device__ __forceinline__ void store_part(float (&sums)[Tiles][4], const Layout
         }
 }
 
-/// The whole kernel; `multiply(stream, at, N, fact)`, with the rows of X that the block has and the first of the layout's facts, leaves
-/// the sums of a warp's parts of strips at their places.
+/// The whole kernel; `multiply(stream, at, N, fact)`, with the rows of X that the block has and the first of the layout's facts,
+/// leaves the sums of a warp's parts of strips at their places.
 template <class Multiply>
 __device__ __forceinline__ void run_streams(const Element* x, const unsigned char* records, const int* offsets, const int* facts,
                                             const Element* bias, const Element* factor, const Element* addend, Element* y,
@@ -205,8 +205,8 @@ __device__ __forceinline__ void run_streams(const Element* x, const unsigned cha
     const auto out = [&](int i, const auto& sum) {
         const int strip = i / each, row = (at.strip0 + strip * unit) * 16 + i % 16;
         if constexpr (Config::swiglu)
-            finish.store_gated(sum(i + strip * each), sum(i + (strip + 1) * each), i % each / 16, (at.strip0 / 2 + strip) * 16 + i % 16,
-                               row);
+            finish.store_gated(sum(i + strip * each), sum(i + (strip + 1) * each), i % each / 16,
+                               (at.strip0 / 2 + strip) * 16 + i % 16, row);
         else if (row < M)
             finish.store(sum(i), i % each / 16, row);
     };

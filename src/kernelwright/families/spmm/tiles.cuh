@@ -54,6 +54,16 @@ __device__ __forceinline__ void store_unit(const Finish<Config>& finish, float4 
     if (m + 8 < M && n + 1 < N) finish.store(sums.w, n + 1, m + 8);
 }
 
+/// The same of a gate's strip and of the other's behind it.
+__device__ __forceinline__ void store_gated_unit(const Finish<Config>& finish, float4 gate, float4 other, int strip, int fragment,
+                                                 int N, int M) {
+    const int lane = threadIdx.x % 32, row = strip * 16 + lane / 4, m = strip * 8 + lane / 4;
+    const int n = fragment * 8 + lane % 4 * 2;
+    if (row >= M) return;  // M is a multiple of 32
+    if (n < N) finish.store_gated(gate.x, other.x, n, m, row), finish.store_gated(gate.z, other.z, n, m + 8, row + 8);
+    if (n + 1 < N) finish.store_gated(gate.y, other.y, n + 1, m, row), finish.store_gated(gate.w, other.w, n + 1, m + 8, row + 8);
+}
+
 /// X for every step of the block's share.
 __device__ __forceinline__ void produce(const CUtensorMap* map_x, unsigned shared, const Share& share, unsigned begin,
                                         int count) {
@@ -150,7 +160,8 @@ __device__ __forceinline__ void consume(unsigned shared, const Share& share, Str
         if (++slot == stream.slots) slot = 0, parity ^= 1;
         if (++stage == Config::stages) stage = 0, x_parity ^= 1;
         if (++record == share.per_tile || k == stream.count - 1) {
-            const bool whole = first_record == 0 && record == share.per_tile;
+            // a gate's rows and the other's are with neighbouring warps, and meet in the workspace
+            const bool whole = !Config::swiglu && first_record == 0 && record == share.per_tile;
             float4* to = workspace + ((long long)(blockIdx.x + tile) * warps + warp) * fragments * 32 + lane;
 #pragma unroll
             for (int i = 0; i < fragments; i++) {
@@ -216,14 +227,21 @@ extern "C" __global__ void __launch_bounds__(warps * 32)
     const int first = share.owner(tile * share.per_tile), last = share.owner((tile + 1) * share.per_tile - 1);
     kw::launch_dependents();
     kw::grid_dependency_wait();
-    if (first == last) return;
-    float4 sum = {0.f, 0.f, 0.f, 0.f};
-    for (int block = first; block <= last; block++) {
-        const float4 part =
-            kw::load_l2_float4(workspace + lane * 4 +
-                               (((long long)(block + tile) * warps + warp) * fragments + fragment) * unit_floats);
-        sum.x += part.x, sum.y += part.y, sum.z += part.z, sum.w += part.w;
-    }
+    const auto sum_of = [&](int warp) {
+        float4 sum = {0.f, 0.f, 0.f, 0.f};
+        for (int block = first; block <= last; block++) {
+            const float4 part =
+                kw::load_l2_float4(workspace + lane * 4 +
+                                   (((long long)(block + tile) * warps + warp) * fragments + fragment) * unit_floats);
+            sum.x += part.x, sum.y += part.y, sum.z += part.z, sum.w += part.w;
+        }
+        return sum;
+    };
     const Finish<Config> finish = {bias, factor, addend, y, ld_factor, ld_addend, ld_y};
-    store_unit(finish, sum, tile * tile_strips + warp, fragment, N, M);
+    const int strip = tile * tile_strips + warp;
+    if constexpr (Config::swiglu) {
+        if (warp % 2 == 0) store_gated_unit(finish, sum_of(warp), sum_of(warp + 1), strip, fragment, N, M);
+    } else if (first != last) {
+        store_unit(finish, sum_of(warp), strip, fragment, N, M);
+    }
 }

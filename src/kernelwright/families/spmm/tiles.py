@@ -30,8 +30,6 @@ def refuses(w: Workload) -> str | None:
         return f"it multiplies up to {WGMMA_N[-1]} rows of X, not {w.axes['N']}"
     if w.axes["K"] % 8:
         return f"TMA needs rows of a multiple of 16 bytes (x: {w.axes['K']} elements)"
-    if "swiglu" in w.epilogue:
-        return "it has no swiglu: a gate's rows and the other's are with different warps"
     return "it has nothing for empty matrices" if 0 in w.axes.values() else None
 
 
