@@ -3,11 +3,11 @@
     python benchmarks/spmm.py --out results/h200/sparse --seconds 540
     python benchmarks/spmm.py --out results/h200/sparse                        the summary alone
 
-A step is a weight (M x K, a percentage of zeros, the smallest of each row) with a number of rows of X, N. Every kernel that the families
-would try first is run a few times; the fastest of spmm_quad and spmm_quad_sm90, the fastest of spmm_three_layer and all rivals then meet in
-rounds in random order, device time cold: CUDA graphs over copies that together exceed the L2. A kernel counts if its result, on 1,024
-columns of Y, is as near to the float64 one as `kernelwright verify` asks for. cuSPARSELt multiplies with another weight (2:4) and is shown,
-not compared.
+A step is a weight (M x K, a percentage of zeros, the smallest of each row) with a number of rows of X, N. Kernels that the families would
+try first, and some of random configs, are run a few times while there is time; the fastest of spmm_quad and spmm_quad_sm90, the fastest of
+spmm_three_layer and all rivals then meet in rounds in random order, device time cold: CUDA graphs over copies that together exceed the L2.
+A kernel counts if its result, on 1,024 columns of Y, is as near to the float64 one as `kernelwright verify` asks for. cuSPARSELt multiplies
+with another weight (2:4), comes last and is shown, not compared.
 
 Each step's line is on disk before the next begins; a further call goes on with what is missing, and a step that took the process down
 twice is passed over. Steps come in the order of their importance: 50 % first. `--outside` is a table (CSV) with the columns m, k, n, name,
@@ -38,7 +38,7 @@ from published import command_line, write_summary
 from kernelwright import rivals
 from kernelwright.evaluate.build import Builder
 from kernelwright.evaluate.verify import compare, expect
-from kernelwright.families import Family
+from kernelwright.families import Config, DeviceFacts, Family
 from kernelwright.families.spmm import Streams, ThreeLayer, Tiles
 from kernelwright.layouts import quad_bitmap, three_layer
 from kernelwright.problems import problem_of, resolve
@@ -58,6 +58,7 @@ MORE_ZEROS = ((28672, 8192), (8192, 8192), (4096, 4096))
 """Shapes that are measured with more than half of the weights zeros."""
 Sample = Callable[..., float]
 ROUNDS = 9
+DRAWN, MORE = 200, 12
 SCREENS = 2
 MOST_COPIES = 12
 
@@ -126,6 +127,14 @@ def workload(weight: tuple[int, int, int], n: int, side: str) -> Workload:
     return resolve(f"spmm:{n}x{m}x{k}:{LAYOUT[side]}-{zeros}")
 
 
+def tried(family: Family, w: Workload, facts: DeviceFacts) -> list[Config]:
+    """The seeds, and of random configs those that the family's model expects the most of."""
+    seeds, space, rng = list(family.seeds(w, facts)), family.space(w, facts), random.Random(0)
+    drawn = [{name: rng.choice(values) for name, values in space.items()} for _ in range(DRAWN)]
+    legal = {str(c): c for c in drawn if c not in seeds and family.illegal(c, w, facts) is None}
+    return seeds + sorted(legal.values(), key=lambda c: family.estimate(c, w, facts) or 0.0)[:MORE]
+
+
 class Kernels:
     """The device, and what the families would try first, compiled in the background."""
 
@@ -139,7 +148,7 @@ class Kernels:
                 for side, families in FAMILIES.items():
                     w = workload(weight, n, side)
                     able = [family for family in families if family.refuses(w, self.facts) is None]
-                    self.of[w.name, side] = [f.render(c, w, self.facts) for f in able for c in f.seeds(w, self.facts)]
+                    self.of[w.name, side] = [f.render(c, w, self.facts) for f in able for c in tried(f, w, self.facts)]
         self.built: dict[str, Any] = {}
 
     def __enter__(self) -> Kernels:

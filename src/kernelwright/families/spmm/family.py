@@ -51,9 +51,11 @@ class Scheme(Family):
         return self.scheme.refuses(w) or self.scheme.illegal(config, w, device)
 
     def seeds(self, w: Workload, device: DeviceFacts) -> tuple[Config, ...]:
-        """The best by the model of what ran well, or might, of the whole space."""
+        """The best by the model of what ran well, or might; and the first of these with the best one's tiles, which was measured."""
         legal = [c for c in self.scheme.SEEDS if self.illegal(c, w, device) is None]
-        return tuple(sorted(legal, key=lambda c: self.estimate(c, w, device))[:8])
+        best = sorted(legal, key=lambda c: self.estimate(c, w, device))
+        first = next((c for c in legal if c.get("tiles") == best[0].get("tiles")), None) if best else None
+        return tuple([*best[:7], *([first] if first and first not in best[:7] else best[7:8])])
 
     def estimate(self, config: Config, w: Workload, device: DeviceFacts) -> float:
         return self.scheme.microseconds(config, w, device)
