@@ -13,7 +13,22 @@ from pathlib import Path
 import pytest
 import typer
 
-VERBS = ("doctor", "optimize", "tune", "bench", "verify", "report", "replay", "pack", "archive", "sparse", "train", "train-hf", "audit", "lint")
+VERBS = (
+    "doctor",
+    "optimize",
+    "tune",
+    "bench",
+    "verify",
+    "report",
+    "replay",
+    "pack",
+    "archive",
+    "sparse",
+    "train",
+    "train-hf",
+    "audit",
+    "lint",
+)
 
 
 def kernelwright(*words: str, home=None, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -55,6 +70,7 @@ assert "torch" not in sys.modules and "numpy" not in sys.modules, "a heavy impor
         (["optimize", "gemm:8x8x8", "--target", "tpu"], "tpu"),
         (["optimize", "gemm:8x8x8:fp32", "--target", "fake", "--proposer", "oracle"], "oracle"),
         (["optimize", "chain:new-gelu:8x8", "--target", "cpu", "--proposer", "llm"], "set KERNELWRIGHT_LLM_URL"),
+        (["optimize", "gemm:8x8x8:fp32", "--target", "fake", "--rival", "cublas"], "choose from eager"),
         (["verify", "nowhere.cpp", "--problem", "gemm:8x8x8:fp32", "--target", "cpu"], "nowhere.cpp"),
         (["bench", "chains", "--target", "cpu", "--mode", "quick"], "quick"),
         (["bench", "chains", "--target", "cpu", "--mode", "device-chain"], "sm_90"),

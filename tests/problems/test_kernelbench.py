@@ -257,3 +257,48 @@ def test_torch_compile_takes_the_eager_call(write):
     inputs = p.generate(w, p.cases(w)[0], torch.Generator().manual_seed(0), "cpu")
     compiled = torch.compile(lambda *tensors: p.eager(w, dict(zip(inputs, tensors, strict=True))), dynamic=False)
     torch.testing.assert_close(compiled(*inputs.values())["y0"], p.eager(w, inputs)["y0"])
+
+
+LARGE_ROWS = """
+import torch
+import torch.nn as nn
+
+class Model(nn.Module):
+    def __init__(self, features):
+        super().__init__()
+        self.norm = nn.LayerNorm(features)
+
+    def forward(self, x, y):
+        return torch.softmax(self.norm(x) + y, -1)
+
+batch, features = 1 << 16, 512
+
+def get_inputs():
+    return [torch.rand(batch, features), torch.rand(batch, features)]
+
+def get_init_inputs():
+    return [features]
+"""
+
+
+def test_of_a_large_row_program_some_rows_are_looked_at(tmp_path):
+    """Nothing of 2^16 x 512 elements is made: shapes are found on meta tensors."""
+    file = tmp_path / "rows.py"
+    file.write_text(LARGE_ROWS)
+    problem = problem_of(w := load(file))
+    x, y = torch.randn(1 << 16, 4), torch.randn(1 << 16, 4)
+    of_inputs, of_outputs = problem.sample_rows(w, {"y0": x})
+    some = of_inputs({"x0": x, "x1": y, "norm_weight": torch.ones(512), "norm_bias": torch.zeros(512)})
+    assert some["x0"].shape == (64, 4) and some["norm_weight"].shape == (512,)
+    rows = {tuple(r) for r in x.tolist()}
+    assert all(tuple(r) in rows for r in some["x0"].tolist())
+    assert torch.equal(of_outputs({"y0": x})["y0"], some["x0"])
+    assert problem.sample_rows(w, {"y0": x}, 4)[1]({"y0": x})["y0"].shape == (16, 4)
+
+
+def test_of_a_batch_that_is_fixed_everything_is_looked_at(tmp_path):
+    file = tmp_path / "rows.py"
+    file.write_text(LARGE_ROWS.replace("torch.softmax(", "torch.softmax(0 * x.view(batch, features) + "))
+    problem = problem_of(w := load(file))
+    outputs = {"y0": torch.empty(3)}
+    assert problem.sample_rows(w, outputs)[1](outputs) is outputs

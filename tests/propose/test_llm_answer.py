@@ -107,6 +107,7 @@ def test_python_is_never_executed(tmp_path):
 def test_languages_of_each_target():
     file = Workload(problem="kernelbench:x", axes={}, source="...")
     assert languages(W, DeviceFacts(target="cpu")) == (CPP,) and languages(file, DeviceFacts(target="cpu")) == (CPP, PYTHON)
+    assert languages(file, DeviceFacts(target="cuda:sm_90")) == (CUDA, PYTHON)
     assert languages(W, DeviceFacts(target="cuda:sm_90")) == (CUDA,) and languages(W, DeviceFacts(target="fake")) == ()
 
 

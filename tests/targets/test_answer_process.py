@@ -44,8 +44,8 @@ class Memory:
 
 
 class Judged:
-    def __init__(self, file, answer: str, device: str = "cpu", sets: int = 3):
-        self.w = load(file)
+    def __init__(self, file, answer: str, device: str = "cpu", sets: int = 3, dtype: str = "fp32"):
+        self.w = load(file, dtype)
         self.problem = problem_of(self.w)
         self.buffers = Buffers(Memory(device), self.problem, self.w, sets=sets)  # pyright: ignore[reportArgumentType]
         self.device = device
@@ -102,6 +102,36 @@ def test_results_come_back_from_runs_and_from_timed_launches(judged, device):
     assert one.prepared == ["device-cold", "device-warm", *["host-server"] * 3]
     if "seccomp" in sandbox.probe():
         assert one.contender.layers.count("seccomp") == 2
+
+
+OWN_OUTPUT = ANSWER.replace("class ModelNew", "KEPT = torch.empty(64, 256)\nclass ModelNew").replace(
+    "return torch.tanh(x) * self.scale", "return torch.mul(torch.tanh(x), self.scale, out=KEPT.to(x.device))"
+)
+
+
+def test_a_module_of_half_types_is_cast_to_them(judged, tmp_path):
+    one = Judged(tmp_path / "scaled_tanh.py", ANSWER, dtype="bf16")
+    one.fill()
+    one.contender.run(0)
+    assert one.right(0) and one.buffers.outputs(0)["y0"].dtype is torch.bfloat16
+    one.contender.close()
+
+
+def test_launches_that_share_one_output_are_made_one_at_a_time(judged):
+    one = judged(OWN_OUTPUT)
+    one.fill()
+    us, dropped = one.contender.sample("device-warm", 3)
+    assert us > 0 or dropped == 3
+    assert all(one.right(i) for i in range(3))
+
+
+def test_work_put_off_until_the_results_are_collected_is_charged(judged, monkeypatch):
+    one = judged(ANSWER)
+    one.fill()
+    gather = one.contender._gather
+    monkeypatch.setattr(one.contender, "_gather", lambda sets, seconds: gather(sets, seconds) + 90_000)
+    us, _ = one.contender.sample("device-warm", 3)
+    assert not us < 25_000
 
 
 @both

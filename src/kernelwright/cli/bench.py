@@ -1,4 +1,4 @@
-"""`kernelwright bench SUITE`: rivals and our best known kernels side by side."""
+"""`kernelwright bench SUITE`: rivals and our best known kernels side by side; with answers, a leaderboard (`bench_answers`)."""
 
 from __future__ import annotations
 
@@ -25,9 +25,19 @@ from kernelwright.cli.common import (
 
 
 def register(app: typer.Typer) -> None:
-    @app.command(epilog="Example: kernelwright bench chains --mode device-warm")
+    @app.command(epilog="Example: kernelwright bench kernelbench:1 --path KernelBench --answers mine=answers/")
     def bench(
-        suite: Annotated[str, typer.Argument(help="A suite (hgemm-1000, llm-shapes, chains ...) or one problem.")],
+        suite: Annotated[
+            str,
+            typer.Argument(help="A suite (hgemm-1000, llm-shapes, chains ...), one problem, kernelbench:LEVEL (1 to 4) or cudahercules."),
+        ],
+        path: Annotated[Path | None, typer.Option(help="The checkout of KernelBench or CUDAHercules.")] = None,
+        answers: Annotated[
+            list[str] | None,
+            typer.Option(help="Answers to be judged, in sets: [NAME=]PATH of a file, a folder, a KernelBench run or CUDA-L1's JSON lines."),
+        ] = None,
+        entrant: Annotated[list[str] | None, typer.Option(help="Baselines that enter: torch.compile, families, reference.")] = None,
+        only: Annotated[list[str] | None, typer.Option(help="Problems: 7, 3-12, a part of a name; commas join them.")] = None,
         target: TargetName = "auto",
         dtype: Dtype = None,
         layout: Layouts = None,
@@ -37,11 +47,66 @@ def register(app: typer.Typer) -> None:
         limit: Annotated[
             int | None, typer.Option(min=1, help="Only so many workloads (of each layout): a random sample, the same one every time.")
         ] = None,
+        minutes: Annotated[float | None, typer.Option(min=0.1, help="With answers: end after so many; the same command goes on.")] = None,
+        seconds: Annotated[float, typer.Option(min=0.1, help="Most seconds of sampling for each workload and mode.")] = 5.0,
+        patience: Annotated[float, typer.Option(min=10, help="With answers: seconds until a silent problem is given up.")] = 1800.0,
+        lint: Annotated[bool, typer.Option(help="With answers: look for faults of each problem, once.")] = True,
+        lint_only: Annotated[
+            bool, typer.Option(help="Judge nothing: only look for faults, which later runs in the same folder know.")
+        ] = False,
+        operators: Annotated[bool, typer.Option(help="With answers: watch which operators of PyTorch a right one executes.")] = True,
+        claimed_baseline: Annotated[
+            Path | None, typer.Option(help="KernelBench's file of baseline times that a run folder's claims are about.")
+        ] = None,
+        write: Annotated[
+            str, typer.Option(help="A model writes answers (KERNELWRIGHT_LLM_URL): pass (independent samples), refine or tools.")
+        ] = "",
+        samples: Annotated[int, typer.Option(min=1, max=200, help="With --write pass: answers for each problem.")] = 5,
+        turns: Annotated[int, typer.Option(min=1, max=50, help="With --write refine or tools: rounds for each problem.")] = 8,
+        judge: Annotated[
+            bool, typer.Option("--llm-judge", help="A model reads each answer too; its opinion is shown, and decides nothing.")
+        ] = False,
+        fresh: Annotated[bool, typer.Option(help="With answers: forget what earlier runs in this folder found.")] = False,
         out: Annotated[Path, typer.Option(help="Folder for the report.")] = Path("kernelwright-out"),
         json_output: Json = False,
     ) -> None:
-        """Measure rivals beside the best kernels in the archive (a family's first guess where there is none yet)."""
+        """Measure rivals beside the best kernels in the archive (a family's first guess where there is none yet); or judge answers and put
+        them on a leaderboard."""
         import uuid
+
+        from kernelwright.cli import bench_answers
+
+        asked = bench_answers.Asked(
+            suite=suite,
+            path=path,
+            answers=tuple(answers or ()),
+            entrants=tuple(entrant or ()),
+            only=tuple(only or ()),
+            target=target,
+            dtype=dtype,
+            layouts=tuple(layout or ()),
+            modes=tuple(mode or ()),
+            rivals=tuple(rival or ()),
+            rounds=rounds,
+            seconds=seconds,
+            limit=limit,
+            minutes=minutes,
+            task_seconds=patience,
+            lint=lint,
+            lint_only=lint_only,
+            operators=operators,
+            baseline=claimed_baseline,
+            out=out,
+            fresh=fresh,
+            write=write,
+            samples=samples,
+            turns=turns,
+            judge=judge,
+            json=json_output,
+        )
+        if bench_answers.wanted(asked):
+            bench_answers.bench(asked)
+            return
 
         from kernelwright import rivals
         from kernelwright.evaluate.evaluator import Evaluator
@@ -59,7 +124,7 @@ def register(app: typer.Typer) -> None:
                 names = rivals.asked(rival, w) if rival else rivals.names_for(w, device.name)
                 require_rivals(names, w, device.name)
                 candidate = best_known(archive, w, device, evaluator.environment.device)
-                job = Job(workload=w, rivals=names, rungs=ALL_RUNGS, modes=modes, max_rounds=rounds, seconds=5.0, noise=True)
+                job = Job(workload=w, rivals=names, rungs=ALL_RUNGS, modes=modes, max_rounds=rounds, seconds=seconds, noise=True)
                 built = list(evaluator.builder.builds([candidate] if candidate else []))
                 for trial in evaluator.evaluate_built(built, job, stage="confirm", session=session):
                     archive.append(trial)

@@ -20,6 +20,7 @@ from kernelwright.cli.common import (
     open_archive,
     open_target,
     out_dir,
+    require_rivals,
     warn_of_faults,
     workloads_of,
 )
@@ -37,12 +38,17 @@ def register(app: typer.Typer) -> None:
         trials: Annotated[int, typer.Option(min=1, help="Candidates to try, those of earlier runs counted in.")] = 64,
         seconds: Annotated[float, typer.Option(min=0, help="Most seconds of search; confirming comes on top.")] = 60.0,
         candidate: Annotated[list[Path] | None, typer.Option(help="Kernel file(s) of yours to try first.")] = None,
+        rival: Annotated[
+            list[str] | None,
+            typer.Option(help="Rival(s) of the final measurement, the first also of the search; the default is all."),
+        ] = None,
         seed: Annotated[int, typer.Option(help="Seed of the search.")] = 0,
         fresh: Annotated[bool, typer.Option("--fresh", help="Do not go on from earlier runs in the archive.")] = False,
         out: Annotated[Path, typer.Option(help="Folder for the report and the pack.")] = Path("kernelwright-out"),
         json_output: Json = False,
     ) -> None:
         """Turn a problem into a verified, measured, faster kernel; write a report and a pack."""
+        from kernelwright import rivals
         from kernelwright.candidate_file import load
         from kernelwright.cli.progress import SearchProgress
         from kernelwright.loop import Budget
@@ -54,14 +60,17 @@ def register(app: typer.Typer) -> None:
         warn_of_faults(w, screen)
         folder = out_dir(out)
         device = open_target(target)
+        names = rivals.asked(rival, w) if rival else rivals.names_for(w, device.name)
+        require_rivals(names, w, device.name)
         extra = [load(path, w, device.name) for path in candidate or []]
-        with open_archive() as archive, SearchProgress(screen, w.name, trials, "eager") as progress:
+        with open_archive() as archive, SearchProgress(screen, w.name, trials, names[0]) as progress:
             done = run(
                 w,
                 device,
                 archive,
                 proposer=proposer,
                 budget=Budget(trials=trials, seconds=seconds),
+                rival_names=names,
                 seed=seed,
                 resume=not fresh,
                 progress=progress,

@@ -29,6 +29,7 @@ from kernelwright.problems.problem import Tensors
 from kernelwright.records import DTYPES, INEXACT, Candidate, Check, Comparison, Outcome, Timing, Verdict, Workload
 from kernelwright.targets import usable
 from kernelwright.targets.processes import die_with_parent
+from kernelwright.targets.python_module import match_precision
 from kernelwright.targets.target import CandidateFault, Contender, Device, DeviceLost, TargetUnavailable
 
 
@@ -265,9 +266,7 @@ def main(target_name: str, fd: int) -> int:
         pipe.send_bytes(msgspec.json.encode(message))
 
     try:
-        # matched precision: rivals accumulate in the type that the Workload names, also across split-K slices
-        torch.backends.cuda.matmul.allow_fp16_reduced_precision_reduction = False
-        torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False
+        match_precision()
         target = usable(target_name)
         device = target.open()
         judge = Judge(device, target.facts().sms, send)

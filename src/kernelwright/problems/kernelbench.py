@@ -39,15 +39,19 @@ from kernelwright.problems.problem import (
     UNIT_ROUNDOFF,
     Case,
     Cost,
+    Pick,
     Problem,
     Tensors,
     TensorSpec,
+    everything,
     one_after_the_other,
 )
 from kernelwright.problems.rounding import error_scale
 from kernelwright.problems.rowprogram import RowProgram
 from kernelwright.records import DTYPES, Workload
 
+LARGE = 2**26
+"""Elements of all tensors from which on checks that may look at some rows do so: a float64 reference of 2^31 does not fit on any device."""
 _WRITTEN_BY_TRAINING = ("running_mean", "running_var", "num_batches_tracked")
 
 
@@ -158,7 +162,7 @@ class KernelBench(Problem):
 
     def _examine(self) -> tuple[list[Any], tuple[TensorSpec, ...]]:
         """Arguments of forward (a TensorSpec for each tensor) and all TensorSpecs; the module runs once on meta tensors."""
-        given = self._seeded(lambda: self._call("get_inputs()", self._get_inputs))
+        given = self._shapes_of_inputs()
         if not isinstance(given, list | tuple) or not any(isinstance(x, torch.Tensor) for x in given):
             raise ProblemError(f"{self.file}: get_inputs() returns no tensors; return a list of tensors")
         arguments = [
@@ -179,12 +183,25 @@ class KernelBench(Problem):
         specs += [TensorSpec(f"y{i}", tuple(y.shape), self._stored(y, f"output {i}"), "out") for i, y in enumerate(outputs)]
         return arguments, tuple(specs)
 
+    def _shapes_of_inputs(self) -> Any:
+        """`get_inputs()` on meta tensors where it works so: KernelBench's take gigabytes, and only their shapes are asked for. Otherwise,
+        or where it is at fault, as it is."""
+        try:
+            given = self._seeded(self._get_inputs, device="meta")
+            if isinstance(given, list | tuple) and all(x.is_meta for x in given if isinstance(x, torch.Tensor)):
+                return given
+        except (Exception, SystemExit):  # the user's code may raise anything; a real run says which
+            pass
+        return self._seeded(lambda: self._call("get_inputs()", self._get_inputs))
+
     def _forward_once(self, given: Any) -> Any:
         try:
             meta = copy.deepcopy(self.model).to("meta")
             return meta(*(x.to("meta") if isinstance(x, torch.Tensor) else x for x in given))
         except (Exception, SystemExit):  # the user's code may raise anything
             # it needs values, or is at fault: a real run says which
+            if any(isinstance(x, torch.Tensor) and x.is_meta for x in given):
+                given = self._seeded(lambda: self._call("get_inputs()", self._get_inputs))
             return self._seeded(lambda: self._call("forward()", copy.deepcopy(self.model), *given))
 
     def _stored(self, x: torch.Tensor, what: str) -> str:
@@ -282,6 +299,16 @@ class KernelBench(Problem):
     def eager(self, w: Workload, inputs: Tensors) -> Tensors:
         return self._forward(inputs, TORCH_DTYPES[w.dtype])
 
+    def caller(self, w: Workload, inputs: Tensors) -> Callable[[], Any]:
+        """`forward` on these very tensors, as a user calls it: nothing is looked up or exchanged in the call, which returns what `forward`
+        returns."""
+        args, state = self.split(inputs)
+        model = copy.deepcopy(self.model).to(device=next(iter(inputs.values())).device, dtype=TORCH_DTYPES[w.dtype])
+        slots = {**dict(model.named_parameters()), **dict(model.named_buffers())}
+        for path, tensor in state.items():
+            slots[path].data = tensor
+        return lambda: model(*args)
+
     def scale(self, w: Workload, inputs: Tensors, reference: Tensors) -> Tensors:
         return error_scale(self._double, inputs, reference, w.dtype, w.accumulate)
 
@@ -315,6 +342,45 @@ class KernelBench(Problem):
         if self._lowered is not None:
             return super().alterable(w)
         return tuple(name for name, path in self.state_names.items() if path in dict(self.model.named_parameters()))
+
+    def sample_rows(self, w: Workload, outputs: Tensors, fewer: int = 1) -> tuple[Pick, Pick]:
+        """Of a large row program 64 places along the first axis; everything of a small one, or of another module."""
+        rows = self._rows
+        if rows is None:
+            return everything, everything
+        device = next(iter(outputs.values())).device
+        chosen = torch.randint(0, rows, (max(1, 64 // fewer),), device=device)
+        alone = [s.name for s in self._specs if s.role == "in" and not self._per_row(s)]
+
+        def of_inputs(tensors: Tensors) -> Tensors:
+            return {name: t if name in alone else t.index_select(0, chosen) for name, t in tensors.items()}
+
+        def of_outputs(tensors: Tensors) -> Tensors:
+            return {name: t.index_select(0, chosen) for name, t in tensors.items()}
+
+        return of_inputs, of_outputs
+
+    @cached_property
+    def _rows(self) -> int | None:
+        """Length of the first axis, where a large module's outputs along it depend on the inputs at the same place alone, and it takes
+        fewer of them."""
+        outs = [s for s in self._specs if s.role == "out"]
+        full = self._full()
+        if self._lowered is None or len(full.shape) < 2 or sum(s.numel for s in self._specs) < LARGE:
+            return None
+        if any(s.shape[:1] != full.shape[:1] for s in outs):
+            return None
+        try:
+            some = [(_meta(a)[:2] if self._per_row(a) else _meta(a)) if isinstance(a, TensorSpec) else a for a in self._arguments]
+            meta = copy.deepcopy(self.model).to("meta")
+            shapes = [tuple(y.shape) for y in tree_leaves(meta(*some))]
+        except Exception:  # the user's code: it takes the whole batch only
+            return None
+        return full.shape[0] if shapes == [(2, *s.shape[1:]) for s in outs] else None
+
+    def _per_row(self, spec: TensorSpec) -> bool:
+        full = self._full().shape
+        return spec.name not in self.state_names and spec.shape[:1] == full[:1] and len(spec.shape) >= len(full) - 1
 
     # ------------------------------------------------------------------------------------------------- as a row program
 

@@ -39,8 +39,9 @@ def languages(w: Workload, device: DeviceFacts) -> tuple[Language, ...]:
     """Those in which a candidate for the Workload can be evaluated on the device; empty where models cannot help."""
     if device.target == "cpu":
         return (CPP, PYTHON) if w.problem.startswith(KERNELBENCH) else (CPP,)
-    # Python candidates are refused by the CUDA target: nothing separates them from the clock there
-    return (CUDA,) if device.target.startswith("cuda") else ()
+    if not device.target.startswith("cuda"):
+        return ()
+    return (CUDA, PYTHON) if w.problem.startswith(KERNELBENCH) else (CUDA,)
 
 
 class AnswerError(ValueError):

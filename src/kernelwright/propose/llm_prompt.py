@@ -52,6 +52,11 @@ def _templates() -> Environment:
     return found
 
 
+def render(template: str, **values: Any) -> str:
+    """One of the other templates in prompts/, for conversations that are led elsewhere."""
+    return _templates().get_template(template).render(**values)
+
+
 def system(w: Workload, device: DeviceFacts, choices: Sequence[Language], brief: bool = False) -> str:
     """The rules, by the languages that a candidate may be written in; `brief` for a model that has learnt them."""
     from kernelwright.targets.cpu import FLAGS

@@ -36,7 +36,12 @@ _RIVAL_NAMES = {
     "eager": "torch eager",
     "compile": "torch.compile",
     "compile-max": "torch.compile (max-autotune)",
+    "compile-reduce": "torch.compile (reduce-overhead)",
+    "channels-last": "torch eager, channels last",
+    "cudnn-benchmark": "torch eager, cuDNN benchmark",
+    "tf32": "torch eager, TF32",
     "graph": "CUDA graph",
+    "expert": "the fastest library",
     "cublas-nn": "cublas, B as K x N",
     "cublas-nt": "cublas, B as N x K",
 }

@@ -3,6 +3,10 @@
 eager                 the problem as a PyTorch user writes it
 compile, compile-max  torch.compile, default mode and max-autotune
 graph                 the eager call replayed as a CUDA graph
+compile-reduce        torch.compile's kernels replayed as a CUDA graph: mode reduce-overhead, without its copies of the inputs
+channels-last         eager with images, and weights of convolutions, stored channels last
+cudnn-benchmark       eager with torch.backends.cudnn.benchmark
+tf32                  eager with TF32 in products and convolutions: only where an fp32 Workload's own bound allows it
 cublas                cuBLAS, its own choice of algorithm (cublasGemmEx)
 cublaslt              cuBLASLt, the first algorithm of its heuristic
 cublaslt-auto         cuBLASLt, the fastest of all algorithms that its heuristic lists
@@ -20,8 +24,12 @@ from kernelwright.problems.epilogue import parse
 from kernelwright.records import Workload
 from kernelwright.targets.target import Bound, Run
 
-HOST_ONLY = ("graph",)
-"""A graph's kernels are eager's: it is a rival in host time alone, and cannot itself be captured for a device clock."""
+HOST_ONLY = ("graph", "compile-reduce")
+"""A graph's kernels are eager's, or those that torch.compile made: it is a rival in host time alone, and cannot itself be captured for a
+device clock."""
+
+SETTINGS = ("channels-last", "cudnn-benchmark", "tf32")
+"""PyTorch itself under other settings: for whoever judges a module that a user could run so."""
 
 VENDORS = ("cublas", "cublaslt", "cublaslt-auto", "cublaslt-all")
 
@@ -52,6 +60,8 @@ def names_for(w: Workload, target: str, *, every: bool = False) -> tuple[str, ..
             names += ["cusparselt"] if every else []
         if w.problem == "linear" and unfused(w) is None:
             names += ["cublaslt", "cublaslt-auto", *(["cublaslt-all"] if every else [])]
+        if every and w.source:
+            names += ["compile-reduce", *(s for s in SETTINGS if s != "tf32" or w.dtype == "fp32")]
     if target == "fake":
         names = ["eager"]
     return tuple(names)
@@ -75,7 +85,7 @@ def unfused(w: Workload) -> str | None:
 
 def load(name: str, w: Workload, sets: Sequence[Bound]) -> Loaded:
     """Raises ValueError for an unknown rival."""
-    if name in ("eager", "compile", "compile-max", "graph"):
+    if name in ("eager", "compile", "compile-max", "graph", "compile-reduce", *SETTINGS):
         from kernelwright.rivals import pytorch
 
         return pytorch.load(name, w, sets)

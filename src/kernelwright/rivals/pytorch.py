@@ -1,29 +1,39 @@
-"""PyTorch as a rival: eager, torch.compile, and the eager call as a CUDA graph."""
+"""PyTorch as a rival: eager, torch.compile, either as a CUDA graph, and eager under other settings of the framework."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
+from torch.utils._pytree import tree_leaves
 
 from kernelwright.problems import problem_of
 from kernelwright.problems.problem import Problem, Tensors
-from kernelwright.records import Workload
-from kernelwright.targets.target import Bound, Run
+from kernelwright.records import Outcome, Workload
+from kernelwright.targets.target import Bound, CandidateFault, Run
 
-_COMPILE_MODES = {"compile": "default", "compile-max": "max-autotune"}
+_COMPILE_MODES = {"compile": "default", "compile-max": "max-autotune", "compile-reduce": "default"}
+_LAYOUTS = {4: torch.channels_last, 5: torch.channels_last_3d}
+"""By the number of dimensions."""
 
 
 def load(name: str, w: Workload, sets: Sequence[Bound]) -> tuple[list[Run], Callable[[], None] | None]:
-    """`eager`, `compile`, `compile-max` (max-autotune; its CUDA graphs are off on buffers we own), `graph`."""
+    """`eager`, `compile`, `compile-max` (max-autotune; its CUDA graphs are off on buffers we own), `graph`, `compile-reduce` (what
+    reduce-overhead replays, on the given buffers: it need not copy inputs), `channels-last`, `cudnn-benchmark`, `tf32`."""
     problem = problem_of(w)
     inputs = [{s.name: one.tensors[s.name] for s in problem.tensors(w) if s.role == "in"} for one in sets]
     outputs = [{s.name: one.tensors[s.name] for s in problem.tensors(w) if s.role == "out"} for one in sets]
     if w.problem == "gemm" and name in ("eager", "graph"):
         runs = [_matmul_out(w, i, o) for i, o in zip(inputs, outputs, strict=True)]
     elif name in _COMPILE_MODES:
-        return _compiled(name, problem, w, inputs, outputs)
+        runs, setup = _compiled(name, problem, w, inputs, outputs)
+        return _graphs(runs, setup) if name == "compile-reduce" else (runs, setup)
+    elif name == "channels-last":
+        return [_channels_last(problem, w, i, o) for i, o in zip(inputs, outputs, strict=True)], None
+    elif name in ("cudnn-benchmark", "tf32"):
+        return [_set(name, problem, w, i, o) for i, o in zip(inputs, outputs, strict=True)], None
     else:
         runs = [_eager(problem, w, i, o) for i, o in zip(inputs, outputs, strict=True)]
     if name == "graph":
@@ -32,7 +42,60 @@ def load(name: str, w: Workload, sets: Sequence[Bound]) -> tuple[list[Run], Call
 
 
 def _eager(problem: Problem, w: Workload, inputs: Tensors, outputs: Tensors) -> Run:
-    return Run(call=lambda: problem.eager(w, inputs), store=lambda result: _copy(result, outputs))
+    return Run(call=_caller(problem, w, inputs), store=lambda result: _copy(result, outputs))
+
+
+def _caller(problem: Problem, w: Workload, inputs: Tensors) -> Callable[[], Any]:
+    """As its user would call it. A module is bound to its tensors here: looking them up in the call took 15 us on a CPU, which no answer
+    that is compared with it pays."""
+    bind = getattr(problem, "caller", None)
+    return bind(w, inputs) if bind is not None else lambda: problem.eager(w, inputs)
+
+
+def _set(name: str, problem: Problem, w: Workload, inputs: Tensors, outputs: Tensors) -> Run:
+    forward = _caller(problem, w, inputs)
+
+    def call() -> Any:
+        with _setting(name):
+            return forward()
+
+    return Run(call=call, store=lambda result: _copy(result, outputs))
+
+
+@contextmanager
+def _setting(name: str) -> Iterator[None]:
+    before = torch.backends.cudnn.benchmark, torch.backends.cudnn.allow_tf32, torch.backends.cuda.matmul.allow_tf32
+    try:
+        if name == "tf32":
+            torch.backends.cudnn.allow_tf32 = True
+            torch.backends.cuda.matmul.allow_tf32 = True
+        else:
+            torch.backends.cudnn.benchmark = True
+        yield
+    finally:
+        torch.backends.cudnn.benchmark, torch.backends.cudnn.allow_tf32, torch.backends.cuda.matmul.allow_tf32 = before
+
+
+def _channels_last(problem: Problem, w: Workload, inputs: Tensors, outputs: Tensors) -> Run:
+    """Weights are stored so before the clock, as whoever chooses the layout stores them; what `forward` is given is turned inside it.
+    Raises CandidateFault where there is nothing to store so."""
+    weights = {n: t for n, t in inputs.items() if n in getattr(problem, "state_names", ()) and t.ndim in _LAYOUTS}
+    images = {n: t for n, t in inputs.items() if n not in getattr(problem, "state_names", ()) and t.ndim in _LAYOUTS}
+    if not weights or not images:
+        raise CandidateFault(Outcome.REFUSED, "no convolution's weights and images are there to be stored channels last")
+    turned = {n: torch.empty_like(t, memory_format=_LAYOUTS[t.ndim]) for n, t in (weights | images).items()}
+    forward = _caller(problem, w, inputs | turned)
+
+    def prepare() -> None:
+        for name, t in weights.items():
+            turned[name].copy_(t)
+
+    def call() -> Any:
+        for name, t in images.items():
+            turned[name].copy_(t)
+        return forward()
+
+    return Run(call=call, store=lambda result: _copy(result, outputs), prepare=prepare)
 
 
 def _matmul_out(w: Workload, inputs: Tensors, outputs: Tensors) -> Run:
@@ -71,12 +134,15 @@ def _compiled(
     return [run(i, o) for i, o in zip(inputs, outputs, strict=True)], setup
 
 
-def _graphs(runs: list[Run]) -> tuple[list[Run], Callable[[], None]]:
-    """One captured graph for each set; a call is one replay. In device modes it equals eager; it is a rival in host modes."""
+def _graphs(runs: list[Run], before: Callable[[], None] | None = None) -> tuple[list[Run], Callable[[], None]]:
+    """One captured graph for each set; a call is one replay. In device modes it equals what it captures; it is a rival in host modes.
+    `before` makes the runs ready."""
     graphs: list[torch.cuda.CUDAGraph] = []
     results: list[Any] = []
 
     def setup() -> None:
+        if before is not None:
+            before()
         side = torch.cuda.Stream()
         with torch.cuda.stream(side):
             for run in runs:
@@ -94,6 +160,9 @@ def _graphs(runs: list[Run]) -> tuple[list[Run], Callable[[], None]]:
     return [replay(i) for i in range(len(runs))], setup
 
 
-def _copy(result: Tensors, outputs: Tensors) -> None:
-    for name, tensor in outputs.items():
-        tensor.copy_(result[name])
+def _copy(result: Any, outputs: Tensors) -> None:
+    """By name where it has names, as `Problem.eager` gives them; otherwise in the order of the outputs."""
+    named = isinstance(result, dict) and result.keys() == outputs.keys()
+    found = [result[name] for name in outputs] if named else tree_leaves(result)
+    for tensor, value in zip(outputs.values(), found, strict=True):
+        tensor.copy_(value)

@@ -27,6 +27,8 @@ SETUP_SECONDS = 600.0
 """A process starts, imports PyTorch, opens the device; the candidate's compilers run."""
 RUN_SECONDS = 10.0
 POISON = 0xFF
+COLLECT, COLLECT_US = 1.5, 100.0
+"""Copying the results may take this many times what it took while the process was ours, and so much more, before it counts as work."""
 
 
 class AnswerProcess(Contender):
@@ -58,6 +60,8 @@ class AnswerProcess(Contender):
         try:
             # what an empty request takes, while the process is still ours alone
             self._empty = statistics.median([self._wall([], SETUP_SECONDS) for _ in range(9)][2:])
+            self._copying = statistics.median([self._gather([0], SETUP_SECONDS) for _ in range(5)][2:])
+            self._alone = False  # one launch a request, since launches overwrite each other's results
             self.layers = list(self._process.ask({"do": "load"}, SETUP_SECONDS)[0].get("layers", ()))
             self._first_run(w, device)
             self._process.kill_others()
@@ -109,27 +113,38 @@ class AnswerProcess(Contender):
             self._exchange[0].tensors[name].copy_(inputs[name])
         self._settle()
         self._wall([0], SETUP_SECONDS)
+        self._gather([0], RUN_SECONDS)
 
     # ------------------------------------------------------------------------------------------------------------ running
 
     def run(self, index: int = 0) -> None:
         self._deliver([index])
         self._wall([index], RUN_SECONDS)
+        self._gather([index], RUN_SECONDS)
         # what was changed of the inputs is found where the judge looks for it
         self._collect([index], [*self._outputs, *self._inputs, *self._state])
 
     def sample(self, mode: str, launches: int, fresh: Fresh | None = None) -> tuple[float, int]:
-        groups = [[i] for i in range(launches)] if mode == "host-server" else [list(range(launches))]
+        # the host's modes wait for each call, as they do with rivals
+        apart = self._alone or mode.startswith("host")
+        groups = [[i] for i in range(launches)] if apart else [list(range(launches))]
         clean: list[float] = []
         for group in groups:
             if mode != "host-server":
                 self._wall(group[:1], RUN_SECONDS)  # on what an earlier launch left: code and tables come back to the caches
+                self._gather(group[:1], RUN_SECONDS)
             self._deliver(group)
             self._prepare(mode, [t for i in group for t in self._exchange[i].tensors.values()])
             before = _switches()
-            us = (self._wall(group, RUN_SECONDS * len(group)) - self._empty) / len(group)
-            if _switches() == before:
-                clean.append(max(us, 0.0))
+            us = self._wall(group, RUN_SECONDS * len(group)) - self._empty
+            clear = _switches() == before
+            us += max(0.0, self._gather(group, RUN_SECONDS * len(group)) - COLLECT * len(group) * self._copying - COLLECT_US)
+            if self._alone and len(group) > 1:
+                if fresh is not None:
+                    fresh.renew()
+                return self.sample(mode, launches, fresh)
+            if clear:
+                clean.append(max(us, 0.0) / len(group))
             self._collect(group, self._outputs)
         return (statistics.median(clean), 0) if clean else (math.nan, launches)
 
@@ -162,6 +177,13 @@ class AnswerProcess(Contender):
         """Microseconds of one request by the judge's clock."""
         self._process.ask({"do": "launch", "sets": sets}, seconds)
         return self._process.wall
+
+    def _gather(self, sets: list[int], seconds: float) -> float:
+        """Has the results of these launches copied into the area; microseconds beyond an empty request."""
+        answer, _ = self._process.ask({"do": "collect", "sets": sets}, seconds)
+        if answer.get("shared") is True:
+            self._alone = True
+        return max(0.0, self._process.wall - self._empty)
 
     def close(self) -> None:
         self._process.close()

@@ -56,6 +56,10 @@ class Work:
     def store(self, index: int, result: Any) -> None:
         """Copies what a trusted `launch` returned into the set's outputs."""
 
+    def collect(self, indices: Sequence[int]) -> bool:
+        """Copies what launches on these sets returned to where the judge reads it; whether two of the results share memory."""
+        return False
+
     def describe(self, result: Any) -> list[dict[str, Any]] | None:
         """Where in this process the outputs lie, if a launch returns them instead of writing them into the set."""
         return None
@@ -166,7 +170,7 @@ def serve(pipe: Connection, work: Work, enter: Callable[[], Sequence[str]]) -> N
     """
     receive, send, decode, encode = pipe.recv_bytes, pipe.send_bytes, json.loads, json.dumps
     clock, pause, usage, thread = time.perf_counter_ns, time.sleep, resource.getrusage, resource.RUSAGE_THREAD
-    launch, describe, store = work.launch, work.describe, work.store
+    launch, describe, store, collect = work.launch, work.describe, work.store, work.collect
     handles = [(module, name, getattr(module, name)) for module, names in _WATCHED.items() for name in names]
     while True:
         try:
@@ -192,6 +196,8 @@ def serve(pipe: Connection, work: Work, enter: Callable[[], Sequence[str]]) -> N
                         if getattr(module, name) is not handle:
                             raise CandidateFault(Outcome.CHEAT, f"it replaced {module.__name__}.{name}")
                     answer |= {"ns": claims, "switched": switched, "results": describe(result)}
+                case "collect":
+                    answer["shared"] = collect(request["sets"])
                 case "seal":
                     answer["layers"] = list(work.seal())
                 case "state":

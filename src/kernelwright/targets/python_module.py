@@ -20,11 +20,20 @@ import torch
 
 from kernelwright.problems import problem_of
 from kernelwright.problems.kernelbench import KernelBench
+from kernelwright.problems.problem import TORCH_DTYPES
 from kernelwright.records import Outcome, Workload
 from kernelwright.targets.cpu_child import Work
 from kernelwright.targets.target import Bound, CandidateFault
 
 _COMPILERS = ("torch._dynamo", "torch._inductor", "triton", "numba")
+
+
+def match_precision() -> None:
+    """Rivals and Python candidates begin with what a Workload names: they accumulate in its type, across split-K slices too, and fp32 is
+    not cut to TF32, which cuDNN's convolutions are by default. A candidate may set it otherwise, and is held against the same bound."""
+    torch.backends.cuda.matmul.allow_fp16_reduced_precision_reduction = False
+    torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False
+    torch.backends.cudnn.allow_tf32 = False
 
 
 class Answer(Work):
@@ -34,7 +43,7 @@ class Answer(Work):
         problem = problem_of(w)
         if not isinstance(problem, KernelBench):
             raise CandidateFault(Outcome.REFUSED, f"a Python candidate answers a KernelBench file; {w.name} is none")
-        self._source, self._init_inputs = source, problem.init_inputs
+        self._source, self._init_inputs, self._dtype = source, problem.init_inputs, TORCH_DTYPES[w.dtype]
         specs = problem.tensors(w)
         self.outputs = tuple(s.name for s in specs if s.role == "out")
         self._wanted = [(s.name, tuple(s.shape), sets[0].tensors[s.name].dtype) for s in specs if s.role == "out"]
@@ -67,11 +76,15 @@ class Answer(Work):
     def make(self, made: Any) -> torch.nn.Module:
         try:
             with torch.device(self._device):
-                return made(*self._init_inputs).requires_grad_(False)
+                return self._cast(made(*self._init_inputs).requires_grad_(False))
         except MemoryError:
             raise
         except Exception as error:
             raise CandidateFault(*_blame(error, Outcome.COMPILE_ERROR)) from None
+
+    def _cast(self, model: torch.nn.Module) -> torch.nn.Module:
+        """Of half types: what it made in fp32 is in the Workload's type, as KernelBench casts an answer."""
+        return model if self._dtype is torch.float32 else model.to(self._dtype)
 
     def state(self, index: int) -> None:
         self._model.load_state_dict(self._states[index])

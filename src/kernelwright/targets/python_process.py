@@ -3,10 +3,12 @@
 
 The judge owns an exchange area for inputs and outputs, and nothing else of its memory is shared: on a GPU one allocation opened through
 CUDA IPC, on the CPU an anonymous file. One launch is: the judge writes fresh inputs and poison into the area while the process is stopped,
-then starts its clock and asks; the process runs `ModelNew`, copies the results into the area, synchronises its whole context (every stream)
-by a handle taken before the candidate's code was loaded, and answers; the judge stops its clock, stops the process (SIGSTOP), and copies
-the outputs to where they are checked. All times are the judge's wall clock over a batch of launches, each on a set of its own, less what an
-empty request takes. So they hold what calling PyTorch costs on the host, and the copy of the results: an upper bound of device time.
+then starts its clock and asks; the process runs `ModelNew`, synchronises its whole context (every stream) by a handle taken before the
+candidate's code was loaded, and answers; the judge stops its clock. A second request has the results copied into the area; what it takes
+beyond such a copy, as measured while the process was still ours alone, is added to the time, so that nothing is won by working then. The
+judge stops the process (SIGSTOP) and copies the outputs to where they are checked. All times are the judge's wall clock over a batch of
+launches (one launch in the host's modes), each on a set of its own, less what an empty request takes. So they hold what calling PyTorch
+costs on the host: an upper bound of device time.
 
 Compilers (nvcc, Triton) may run while the source is loaded and in one run after it, on inputs that are never used again; then other
 processes of the session are killed and a second filter denies new ones.
@@ -98,12 +100,7 @@ def main(fd: int) -> None:
     os.chdir(private)
     gpu = setup.device == "cuda"
     # before PyTorch is imported: landlock binds the calling thread and those that it starts
-    devices = list(Path("/dev").glob("nvidia*")) if gpu else []
-    toolkits = ["/bin", "/etc/alternatives"]
-    if gpu:
-        toolkits += [*Path("/usr/local").glob("cuda*"), "/proc/driver", "/proc/devices", "/sys/module", "/sys/devices", "/sys/bus/pci"]
-    memory = None if gpu else sandbox.MEMORY
-    layers = sandbox.restrict(private, toolkits, threads=setup.threads, memory=memory, devices=devices, programs=True)
+    layers = restrict(private, gpu, setup.threads)
     import torch
 
     from kernelwright.records import Workload
@@ -114,6 +111,16 @@ def main(fd: int) -> None:
     w = Workload.from_json(setup.workload)
     work = _stored(setup.source, w, bind(flat, w, setup.sets), finish)
     serve(pipe, work, lambda: (*layers, *sandbox.seal(processes=True)))
+
+
+def restrict(private: Path, gpu: bool, threads: int = 1) -> tuple[str, ...]:
+    """All layers of the sandbox but the filter; on a GPU with its device files, and what its driver and compilers read."""
+    devices = list(Path("/dev").glob("nvidia*")) if gpu else []
+    toolkits: list[str | Path] = ["/bin", "/etc/alternatives"]
+    if gpu:
+        toolkits += [*Path("/usr/local").glob("cuda*"), "/proc/driver", "/proc/devices", "/sys/module", "/sys/devices", "/sys/bus/pci"]
+    memory = None if gpu else sandbox.MEMORY
+    return sandbox.restrict(private, toolkits, threads=threads, memory=memory, devices=devices, programs=True)
 
 
 def _opened(setup: Setup) -> tuple[torch.Tensor, Callable[[], object]]:
@@ -132,12 +139,23 @@ def _opened(setup: Setup) -> tuple[torch.Tensor, Callable[[], object]]:
 
 
 def _stored(source: str, w: Workload, sets: Sequence[Bound], finish: Callable[[], object]) -> Any:
-    from kernelwright.targets.python_module import Answer
+    import torch
+
+    from kernelwright.targets.python_module import Answer, match_precision
 
     class Stored(Answer):
-        """Copies its results into the exchange area, inside the clock; a model for each set, as a launch must find its state loaded."""
+        """Keeps its results until they are collected into the exchange area; a model for each set, as a launch must find its state
+        loaded."""
+
+        def __init__(self) -> None:
+            super().__init__(source, w, sets)
+            # for measuring what collecting takes, before the candidate's code is there
+            self._models: list[torch.nn.Module] = []
+            self._results: dict[int, list[torch.Tensor]] = {0: [torch.zeros_like(sets[0].tensors[name]) for name in self.outputs]}
 
         def load(self) -> None:
+            self._results = {}
+            match_precision()
             made = self.define()
             self._models = [self.make(made) for _ in sets]
 
@@ -145,9 +163,18 @@ def _stored(source: str, w: Workload, sets: Sequence[Bound], finish: Callable[[]
             self._models[index].load_state_dict(self._states[index])
 
         def launch(self, index: int) -> None:
-            results = self.plain(self.call(self._models[index], index))
-            for name, value in zip(self.outputs, results, strict=True):
-                sets[index].tensors[name].copy_(value)
+            self._results[index] = self.plain(self.call(self._models[index], index))
+
+        def collect(self, indices: Sequence[int]) -> bool:
+            """Copies the results of these sets. True if two of them lie in the same memory: a launch then overwrites what another left."""
+            places = [value.data_ptr() for i in indices for value in self._results[i] if value.numel()]
+            for i in indices:
+                for name, value in zip(self.outputs, self._results[i], strict=True):
+                    sets[i].tensors[name].copy_(value)
+            finish()
+            if self._models:  # not while it is measured what this takes
+                self._results = {}
+            return len(set(places)) < len(places)
 
         def describe(self, result: Any) -> None:
             finish()
@@ -155,7 +182,7 @@ def _stored(source: str, w: Workload, sets: Sequence[Bound], finish: Callable[[]
         def seal(self) -> Sequence[str]:
             return sandbox.seal()
 
-    return Stored(source, w, sets)
+    return Stored()
 
 
 if __name__ == "__main__":
