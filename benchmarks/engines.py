@@ -74,9 +74,12 @@ def huggingface() -> Any:
 
 def build(name: str, dtype: str, layers: int | None = None) -> torch.nn.Module:
     """The model with random weights on the device."""
+    return made(next(m for m in MODELS if m.name == name), dtype, layers or LAYERS[name])
+
+
+def made(model: Model, dtype: str, layers: int) -> torch.nn.Module:
     transformers = huggingface()
-    model = next(m for m in MODELS if m.name == name)
-    config = config_of(transformers, model, layers or LAYERS[name])
+    config = config_of(transformers, model, layers)
     from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
     # a name without a mask function: transformers then makes no mask, and all engines reach the same attention kernel

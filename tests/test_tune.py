@@ -218,3 +218,11 @@ def test_what_another_layout_showed_is_known(tmp_path, evaluator):
         measured = Measured([w.replace(layout="nt")], archive, evaluator.environment, "device-warm", lambda t: True)
         assert done.kernels and not measured.screens[w.replace(layout="nt")]
         assert measured.knowledge.winners(w.replace(layout="nt")) == [key_of(best.candidate.origin.name, best.candidate.origin.config)]
+
+
+def test_a_suite_of_several_problems_is_asked_for_the_rivals_that_each_has():
+    suite = object.__new__(Suite)
+    suite.limits, suite.target = Limits(rivals=("eager", "cublaslt-auto", "cusparselt")), target("cuda:sm_90")
+    found = {name: suite.rivals(resolve(name)) for name in ("spmm:8x64x256", "spmm:8x64x256:swiglu", "unpack:64x256")}
+    assert found["spmm:8x64x256"] == ("eager", "cublaslt-auto", "cusparselt")
+    assert found["spmm:8x64x256:swiglu"] == found["unpack:64x256"] == ("eager",)

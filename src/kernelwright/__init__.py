@@ -29,6 +29,7 @@ _HOMES = {
     "optimize": "loop",
     "resolve": "problems",
     "settings": "settings",
+    "sparse": "sparse",
     "suite": "problems.suites",
     "warmup": "runtime.warmup",
 }
@@ -39,7 +40,8 @@ __all__ = sorted(_HOMES)  # pyright: ignore[reportUnsupportedDunderAll]: resolve
 def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module 'kernelwright' has no attribute {name!r}; it offers {', '.join(__all__)}")
-    found = getattr(importlib.import_module(f"kernelwright.{_HOMES[name]}"), name)
+    module = importlib.import_module(f"kernelwright.{_HOMES[name]}")
+    found = module if name == "sparse" else getattr(module, name)
     if name != _HOMES[name]:  # `import kernelwright.settings` gives the module
         globals()[name] = found  # the next time it is an attribute: this way takes 2 us, twice as long as a product
     return found

@@ -370,6 +370,14 @@ def stored_otherwise(rival: str) -> bool:
     return rival.endswith(("-nn", "-nt", "-tn", "-tt"))
 
 
+INEXACT = ("cusparselt",)
+"""Rivals that compute something else than the Problem: compared with where asked for, never held against its reference, never served."""
+
+
+def cannot_serve(rival: str) -> bool:
+    return stored_otherwise(rival) or rival in INEXACT
+
+
 class Environment(Record, frozen=True, kw_only=True):
     """Where a Trial was made."""
 

@@ -178,8 +178,9 @@ class Suite:
         return modes <= {t.mode for t in trial.timings} and set(self.rivals(trial.workload)) <= set(trial.rivals)
 
     def rivals(self, w: Workload) -> tuple[str, ...]:
-        if self.limits.rivals is not None:
-            return rivals.asked(self.limits.rivals, w)
+        if self.limits.rivals is not None:  # a suite may be of several problems: what one of them lacks the others may have
+            known = rivals.names_for(w, self.target.name, every=True)
+            return tuple(n for n in rivals.asked(self.limits.rivals, w) if n in known)
         left_out = COMPILED if len(self.workloads) > MANY else ()
         names = [n for n in rivals.names_for(w, self.target.name) if n not in left_out]
         device_only = all(m.startswith("device") for m in self.modes)

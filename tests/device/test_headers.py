@@ -45,6 +45,8 @@ extern "C" __global__ void probe(float* out) {
     kw::mma_f16_f32(d, a, b);
     kw::mma_bf16_f32(e, a, b);
     kw::mma_f16_f16(h, a, b);
+    kw::mma_sp_f16_f32<0>(d, a, r, b[0]);
+    kw::mma_sp_bf16_f32<1>(e, a, r, b[1]);
     kw::launch_dependents();
 #if __CUDA_ARCH__ >= 900
     kw::stmatrix_x4(at + 1024, h[0], h[1], a[0], a[1]);
@@ -69,7 +71,15 @@ def test_copies(arch: str) -> None:
 @pytest.mark.parametrize("arch", ["sm_80", "sm_90"])
 def test_matrix_instructions(arch: str) -> None:
     sass = nvrtc_helper.disassemble(nvrtc_helper.compile(MATRIX, arch).cubin)
-    for instruction in ("LDSM.16.M88.4", "LDSM.16.MT88.4", "HMMA.16816.F32 ", "HMMA.16816.F32.BF16", "HMMA.16816.F16"):
+    for instruction in (
+        "LDSM.16.M88.4",
+        "LDSM.16.MT88.4",
+        "HMMA.16816.F32 ",
+        "HMMA.16816.F32.BF16",
+        "HMMA.16816.F16",
+        "HMMA.SP.16832.F32 ",
+        "HMMA.SP.16832.F32.BF16",
+    ):
         assert instruction in sass, instruction
     newer = ("STSM.16.M88.4", "ACQBULK", "PREEXIT")  # stmatrix, griddepcontrol.wait, griddepcontrol.launch_dependents
     for instruction in newer:

@@ -107,3 +107,26 @@ def test_without_a_dependent_candidate_a_chain_is_not_measured(judged):
         reply, _ = judged(*kinds, rungs=SCREEN_RUNGS, modes=("device-cold", "device-chain"))
         assert [t.mode for t in reply.rivals[0].timings] == ["device-cold"]
         assert all(r.verdict.ok and [t.mode for t in r.timings] == ["device-cold"] for r in reply.results)
+
+
+class EarlyReader(Dependent):
+    """Of `spmm`: has read one input before its predecessor wrote it."""
+
+    def __init__(self, early: str, w: Any, sets: Any):
+        super().__init__(True, w, sets)
+        self.early = early
+
+    def run_dependent(self, inputs: Mapping[str, Any], index: int = 0) -> None:
+        tensors = self._sets[index].tensors
+        read = {"x": inputs["x"], "w": inputs["w"], self.early: tensors[self.early].clone()}
+        for name, value in inputs.items():
+            tensors[name].copy_(value)
+        tensors["y"].copy_(torch.nn.functional.linear(read["x"], read["w"]))
+
+
+@pytest.mark.parametrize(("early", "outcome"), [("w", Outcome.OK), ("x", Outcome.WRONG_RESULT)])
+def test_only_what_no_kernel_writes_may_be_read_early(monkeypatch: pytest.MonkeyPatch, early: str, outcome: Outcome):
+    monkeypatch.setattr(Device, "load", lambda self, candidate, build, w, sets: EarlyReader(early, w, sets))
+    job = Job(workload=resolve("spmm:4x32x128"), entries=(Entry(candidate=candidate("waits")),), rungs=("chain",))
+    (result,) = Judge(Device(), 1, lambda message: None).run(job).results
+    assert result.verdict.outcome is outcome

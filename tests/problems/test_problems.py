@@ -51,7 +51,7 @@ def test_tokens_stand_in_any_order_and_arguments_fill_gaps():
         ("hgemm-1000-tiny", "did you mean hgemm-1000"),
         ("gem:512x512x512", "did you mean gemm?"),
         ("softmax", "did you mean chain:softmax?"),
-        ("chain", "known are gemm, linear, chain:new-gelu"),
+        ("chain", "known are gemm, linear, spmm, unpack, chain:new-gelu"),
         ("chain:sofmax", "did you mean chain:softmax?"),
         ("chains", "is a suite"),
         ("gemm", "needs a shape"),

@@ -11,10 +11,10 @@ import torch
 from stub_cublas import Seen, bound, expected, workload
 
 from kernelwright import rivals
-from kernelwright.problems import problem_of
+from kernelwright.problems import problem_of, resolve
 from kernelwright.records import Outcome
 from kernelwright.rivals import cublas, cublaslt
-from kernelwright.targets.target import CandidateFault
+from kernelwright.targets.target import Bound, CandidateFault
 
 LAYOUTS = ("nn", "nt", "tn", "tt")
 SHAPES = ((64, 48, 32), (1, 1, 1), (1, 64, 32), (33, 65, 17), (127, 8, 264))
@@ -77,6 +77,18 @@ def test_operands_stored_otherwise_follow_the_inputs(stub: Seen, name: str, layo
         run.prepare()
         run.store(run.call())
         assert torch.allclose(one.tensors["c"].double(), expected(w, one), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["cublas", "cublaslt", "cublas-swapped", "cublaslt-swapped", "cublas-nn"])
+def test_the_dense_products_beside_a_pruned_weight(stub: Seen, name: str):
+    w = resolve("spmm:5x33x17").replace(dtype="fp32")  # which the library of this test multiplies
+    tensors = {"x": torch.randn(5, 17), "w": torch.randn(33, 17), "y": torch.full((5, 33), float("nan"))}
+    (run,), _ = rivals.load(name, w, [Bound(tensors=tensors, names=dict(problem_of(w).names(w, 1)))])
+    if run.prepare is not None:
+        run.prepare()
+    run.store(run.call())
+    assert torch.allclose(tensors["y"], tensors["x"] @ tensors["w"].t(), rtol=1e-5, atol=1e-5)
+    assert name in rivals.names_for(w, "cuda:sm_90", every=True)
 
 
 def test_the_classic_layouts_stand_beside_the_own():

@@ -65,36 +65,55 @@ def test_quad_bitmap_is_what_lanes_and_mma_expect(kind, order):
 
 @pytest.mark.parametrize("kind", ["random", "rows", "half", "columns", "one row", "empty", "full"])
 def test_the_three_layers_read_one_by_one(kind):
-    rows, columns = 9, 531
+    """Lane by lane as mma.sp.m16n8k32 has its registers, filler by filler, residual by residual."""
+    rows, columns = 19, 531
     w = weight(kind, rows, columns)
-    parts = compress(w, "three-layer", min_sparsity=0).parts
-    slots, codes = parts["slots"].tolist(), parts["codes"].tolist()
-    distances = iter(parts["distances"].tolist())
-    dense = np.zeros((rows, 4 * 133), np.int16)
-    layer = {"tensor core": 0, "filled": 0, "residual": len(parts["residual"])}
-    for row in range(rows):
-        for group in range(133):
-            code = codes[row][group // 2] >> 4 * (group % 2) & 15
-            first, second = code & 3, code >> 2
-            own = [first, second] if first < second else [first] if first == second else []
-            for slot in range(2):
-                value, base = slots[row][2 * group + slot], 4 * group
-                if slot < len(own):
-                    dense[row, base + own[slot]] = value
-                    layer["tensor core"] += 1
-                elif value:
-                    dense[row, base // 256 * 256 + (base + next(distances)) % 256] = value
-                    layer["filled"] += 1
-        begin, end = parts["rows"][row : row + 2].tolist()
-        for value, column in zip(parts["residual"][begin:end].tolist(), parts["columns"][begin:end].tolist(), strict=True):
-            dense[row, column] = value
-    assert next(distances, None) is None
-    assert np.array_equal(dense[:, :columns], w.view(torch.int16).numpy())
+    packed = compress(w, "three-layer", min_sparsity=0)
+    records, offsets = packed.parts["records"].numpy(), packed.parts["offsets"].tolist()
+    dense = np.zeros((32, 768), np.int16)
+    layer = {"tensor core": 0, "filled": 0, "residual": 0}
+    for number in range(6):
+        record = records[offsets[number] * 16 : offsets[number + 1] * 16]
+        slots, codes = record[:4096].view(np.int16).copy(), record[4096:4608].view(np.uint32)
+        ends = record[4608:4640].view(np.uint16).tolist()
+        places = np.zeros(2048, np.int16)
+        at = 4640
+        for step in range(8):
+            for entry in record[at : ends[step]].view(np.uint16).tolist():
+                slot = step * 256 + (entry & 255)
+                place = slot + (entry >> 8) - 128
+                assert places[place] == 0 and slots[slot] != 0
+                places[place], slots[slot] = slots[slot], 0
+                layer["filled"] += 1
+            at = ends[step]
+        here = dense[number // 3 * 16 :, number % 3 * 256 :]
+        for step in range(8):
+            for lane in range(32):
+                g, t = lane // 4, lane % 4
+                for register in range(4):  # a0: row g, a1: row g + 8, a2 and a3: 16 columns further
+                    h, upper = register % 2, register // 2
+                    first = ((step * 32 + lane) * 4 + register) * 2
+                    word = int(codes[(g * 4 + step % 2 * 2 + upper) * 4 + step // 2])
+                    code = word >> 16 * h + 4 * t & 15
+                    assert code & 3 < code >> 2, "ascending"
+                    base = 32 * step + 16 * upper + 4 * t
+                    for i, column in enumerate((code & 3, code >> 2)):
+                        if slots[first + i]:
+                            here[g + 8 * h, base + column] = slots[first + i]
+                            layer["tensor core"] += 1
+                        if places[first + i]:
+                            here[g + 8 * h, base + 2 + i] = places[first + i]
+        at = (ends[7] + 3) // 4 * 4
+        for g in range(8):
+            for entry in record[at : ends[8 + g]].view(np.uint32).tolist():
+                here[g + 8 * (entry >> 24), entry >> 16 & 255] = np.uint16(entry & 0xFFFF).view(np.int16)
+                layer["residual"] += 1
+            at = ends[8 + g]
+        assert 0 <= record.size - at < 16 and len(record) <= packed.facts["largest"]
+    assert np.array_equal(dense[:rows, :columns], w.view(torch.int16).numpy())
     kept = int((w != 0).sum())
     assert sum(layer.values()) == kept
     if kind == "columns":
         assert layer["tensor core"] == kept
-    if kind == "full":  # no slot is free: half is left over
-        assert layer == {"tensor core": rows * 266, "filled": 0, "residual": rows * 265}
-    if kind == "random":  # 81.3 % fit 2:4, and of the rest most find a slot
-        assert layer["tensor core"] / kept == pytest.approx(0.813, abs=0.02) and layer["filled"] > 3 * layer["residual"]
+    if kind == "random":  # 81.3 % fit 2:4, and of the rest nearly all find a slot
+        assert layer["tensor core"] / kept == pytest.approx(0.813, abs=0.02) and layer["filled"] > 10 * layer["residual"]

@@ -8,7 +8,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from masks import KINDS, weight
 
-from kernelwright.sparse import LAYOUTS, SparseError, compress, quad_bitmap
+from kernelwright.layouts import quad_bitmap
+from kernelwright.sparse import LAYOUTS, SparseError, compress
 
 ALL = [("bitmask", {}), ("quad-bitmap", {}), ("quad-bitmap", {"order": "lane"}), ("three-layer", {})]
 HALF = (torch.float16, torch.bfloat16)
@@ -86,7 +87,7 @@ def test_bytes_per_weight_at_half():
         assert compress(w, "bitmask").bytes_per_weight == pytest.approx(1.125, abs=0.003)
         assert compress(w).bytes_per_weight <= 1.17
         assert compress(w).facts["prefix_bits"] == 8
-        assert compress(w, "three-layer").bytes_per_weight == pytest.approx(1.256, abs=0.006)
+        assert compress(w, "three-layer").bytes_per_weight == pytest.approx(1.329, abs=0.004)
     assert compress(weight("half", 512, 4096)).bytes_per_weight <= 1.17 + 2 / 64
 
 

@@ -195,6 +195,7 @@ def test_a_kernel_serves_up_to_its_crossover(monkeypatch):
     def run(x, w, bias, out):
         calls.append(x.shape)
         out.copy_(x @ w.to_dense().t() + 1)
+        return x.shape[0] != 3
 
     w = sparse.compress(weight("random", 20, 64))
     monkeypatch.setattr(product, "kernels", [sparse.Kernel("quad-bitmap", "cpu", lambda w: 16 if w.shape == (20, 64) else 0, run)])
@@ -202,14 +203,12 @@ def test_a_kernel_serves_up_to_its_crossover(monkeypatch):
     dense = torch.nn.functional.linear(x, w.to_dense())
     assert torch.allclose(sparse.linear(x[:2], w), dense[:2] + 1, atol=1e-2) and calls == [(16, 64)]
     assert torch.equal(sparse.linear(x, w), dense) and len(calls) == 1  # 32 rows
+    assert torch.equal(sparse.linear(x[0, :3], w), dense[0, :3]) and len(calls) == 2, "it does not serve these after all"
+    calls.pop()
     assert torch.equal(sparse.linear(x[:1], w.as_layout("bitmask")), dense[:1]) and len(calls) == 1
     other = sparse.compress(weight("random", 21, 64))
     sparse.linear(x[0], other)
     assert len(calls) == 1
-
-
-def test_no_kernel_ships_yet():
-    assert sparse.kernels == []
 
 
 def test_scratch_is_one_buffer_for_all_layers():

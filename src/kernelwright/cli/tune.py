@@ -75,8 +75,9 @@ def register(app: typer.Typer) -> None:
         folder, found = out_dir(out), workloads_of(suite, dtype, layout or (), limit=limit)
         device = open_target(target)
         modes = asked_modes(mode or (), device.name)
-        for w in found:
-            require_rivals(rivals.asked(rival or (), w), w, device.name)
+        for name in rival or ():
+            if not any(set(rivals.asked((name,), w)) <= set(rivals.names_for(w, device.name, every=True)) for w in found):
+                require_rivals(rivals.asked((name,), found[0]), found[0], device.name)
         limits = Limits(
             minutes=minutes,
             trials=trials,

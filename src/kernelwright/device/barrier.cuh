@@ -99,6 +99,13 @@ __device__ __forceinline__ void cluster_arrive() { asm volatile("barrier.cluster
 __device__ __forceinline__ void cluster_arrive_relaxed() { asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory"); }
 __device__ __forceinline__ void cluster_wait() { asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory"); }
 
+/// A float from another block's shared memory.
+__device__ __forceinline__ float load_cluster_float(unsigned cluster_from) {
+    float v;
+    asm volatile("ld.shared::cluster.f32 %0, [%1];" : "=f"(v) : "r"(cluster_from) : "memory");
+    return v;
+}
+
 /// Four floats into another block's shared memory (16 bytes, aligned); counted as 16 bytes at that block's barrier.
 __device__ __forceinline__ void store_async(unsigned cluster_to, unsigned cluster_bar, float x, float y, float z, float w) {
     asm volatile("st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v4.f32 [%0], {%2, %3, %4, %5}, [%1];" ::"r"(cluster_to),

@@ -112,6 +112,21 @@ __device__ __forceinline__ void store_shared_float4(unsigned to, float4 v) {
     asm volatile("st.shared.v4.f32 [%0], {%1, %2, %3, %4};" ::"r"(to), "f"(v.x), "f"(v.y), "f"(v.z), "f"(v.w) : "memory");
 }
 
+/// Predicated, where a condition around a store would become a branch.
+__device__ __forceinline__ void store_shared_2_if(unsigned to, unsigned v, bool valid) {
+    asm volatile("{\n.reg .pred p;\nsetp.ne.u32 p, %2, 0;\n@p st.shared.b16 [%0], %1;\n}" ::"r"(to), "h"((unsigned short)v),
+                 "r"((unsigned)valid)
+                 : "memory");
+}
+__device__ __forceinline__ unsigned load_shared_2_or_zero(unsigned from, bool exists) {
+    unsigned v = 0;
+    asm volatile("{\n.reg .pred p;\nsetp.ne.u32 p, %2, 0;\n@p ld.shared.u16 %0, [%1];\n}"
+                 : "+r"(v)
+                 : "r"(from), "r"((unsigned)exists)
+                 : "memory");
+    return v;
+}
+
 __device__ __forceinline__ void store_shared_4(unsigned to, unsigned v) {
     asm volatile("st.shared.u32 [%0], %1;" ::"r"(to), "r"(v) : "memory");
 }
@@ -119,6 +134,20 @@ __device__ __forceinline__ void store_shared_4(unsigned to, unsigned v) {
 __device__ __forceinline__ unsigned load_shared_4(unsigned from) {
     unsigned v;
     asm volatile("ld.shared.u32 %0, [%1];" : "=r"(v) : "r"(from) : "memory");
+    return v;
+}
+
+__device__ __forceinline__ uint2 load_shared_8(unsigned from) {
+    uint2 v;
+    asm volatile("ld.shared.v2.u32 {%0, %1}, [%2];" : "=r"(v.x), "=r"(v.y) : "r"(from) : "memory");
+    return v;
+}
+
+/// 16 bits, zero-extended, at an offset that costs no addition.
+template <int Offset>
+__device__ __forceinline__ unsigned load_shared_2_at(unsigned from) {
+    unsigned v;
+    asm volatile("ld.shared.u16 %0, [%1 + %2];" : "=r"(v) : "r"(from), "n"(Offset));
     return v;
 }
 

@@ -1,4 +1,5 @@
-// Warp-wide matrix instructions: ldmatrix, stmatrix (sm_90) and mma.sync m16n8k16. All 32 lanes must call them together.
+// Warp-wide matrix instructions: ldmatrix, stmatrix (sm_90), mma.sync m16n8k16 and mma.sp m16n8k32. All 32 lanes must call them
+// together.
 //
 // Fragments of m16n8k16 (PTX ISA, "Matrix fragments for mma.m16n8k16"), with g = lane / 4 and t = lane % 4, two 16-bit
 // elements a register:
@@ -79,6 +80,30 @@ __device__ __forceinline__ void mma_f16_f16(unsigned (&d)[2], const unsigned (&a
     asm volatile("mma.sync.aligned.m16n8k16.row.col.f16.f16.f16.f16 {%0, %1}, {%2, %3, %4, %5}, {%6, %7}, {%0, %1};"
                  : "+r"(d[0]), "+r"(d[1])
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+}
+
+/// d += a b where two of four neighbours along K of A are zeros at least: A is 16 x 32 with 16 x 16 of it stored, spread over the
+/// lanes as A of m16n8k16 is, so that a[0] is the two values of row g and columns 4t to 4t + 3, a[2] those of columns 16 further;
+/// B (32 x 8) is b[0], b[1] of m16n8k16 twice. codes: 4 bits for each group of four columns, the places of its two values, the
+/// smaller one in the low bits. Lanes 2 Selector (columns 0 to 15) and 2 Selector + 1 (16 to 31) of each four give those of row g in
+/// the low half, of row g + 8 in the high half (PTX ISA, "Matrix fragments for sparse mma.m16n8k32"). fp16 inputs, fp32 accumulators.
+template <int Selector>
+__device__ __forceinline__ void mma_sp_f16_f32(float (&d)[4], const unsigned (&a)[4], const unsigned (&b)[4], unsigned codes) {
+    asm volatile(
+        "mma.sp::ordered_metadata.sync.aligned.m16n8k32.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, "
+        "{%8, %9, %10, %11}, {%0, %1, %2, %3}, %12, %13;"
+        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]), "r"(b[2]), "r"(b[3]), "r"(codes), "n"(Selector));
+}
+
+/// The same with bf16 inputs.
+template <int Selector>
+__device__ __forceinline__ void mma_sp_bf16_f32(float (&d)[4], const unsigned (&a)[4], const unsigned (&b)[4], unsigned codes) {
+    asm volatile(
+        "mma.sp::ordered_metadata.sync.aligned.m16n8k32.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, "
+        "{%8, %9, %10, %11}, {%0, %1, %2, %3}, %12, %13;"
+        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]), "r"(b[2]), "r"(b[3]), "r"(codes), "n"(Selector));
 }
 
 }  // namespace kw

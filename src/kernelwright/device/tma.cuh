@@ -24,6 +24,19 @@ __device__ __forceinline__ void tma_load(unsigned to, const CUtensorMap* map, un
         : "memory");
 }
 
+/// Consecutive bytes (a multiple of 16, all addresses too) to shared memory; they count at `bar`.
+__device__ __forceinline__ void bulk_load(unsigned to, const void* from, unsigned bytes, unsigned bar, Evict policy) {
+    asm volatile(
+        "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1], %2, [%3], %4;" ::"r"(to), "l"(from),
+        "r"(bytes), "r"(bar), "l"(static_cast<unsigned long long>(policy))
+        : "memory");
+}
+
+/// The same to L2 alone, without waiting for it.
+__device__ __forceinline__ void bulk_prefetch(const void* from, unsigned bytes) {
+    asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(from), "r"(bytes) : "memory");
+}
+
 /// The same box to the same place of every block whose bit is set in `blocks`, counted at each one's barrier at the place of `bar`.
 __device__ __forceinline__ void tma_load_multicast(unsigned to, const CUtensorMap* map, unsigned bar, int x, int y,
                                                    unsigned short blocks, Evict policy) {

@@ -1,4 +1,4 @@
-// wgmma: the warpgroup's matrix multiplication, 64 x N x 16, both operands in shared memory, sums in registers (sm_90a).
+// wgmma: the warpgroup's matrix multiplication, 64 x N x 16, sums in registers, operand A there or, like B, in shared memory (sm_90a).
 //
 // Sums of one thread: d[i] is element (row, column) of the 64 x N tile with
 //   row = (warp in warpgroup) * 16 + lane / 4 + i / 2 % 2 * 8,   column = i / 4 * 8 + lane % 4 * 2 + i % 2.
@@ -123,6 +123,37 @@ KW_WGMMA(208, 104, 105, 106, 107, 108, 52, 53, 54, 55, 56)
 KW_WGMMA(224, 112, 113, 114, 115, 116, 56, 57, 58, 59, 60)
 KW_WGMMA(240, 120, 121, 122, 123, 124, 60, 61, 62, 63, 64)
 KW_WGMMA(256, 128, 129, 130, 131, 132, 64, 65, 66, 67, 68)
+
+/// d += a * b with A in registers: a warp holds 16 of the 64 rows, laid out as mma.sync's fragments (mma.cuh). B is K contiguous. The
+/// registers of `a` must keep their values until the wait: wgmma_settle(a) after it says so to the compiler.
+template <class Element, int N>
+struct WgmmaRegisters;
+
+#define KW_WGMMA_REGISTERS(N, SUMS, A0, A1, A2, A3, B)                                                                       \
+    template <class Element>                                                                                                 \
+    struct WgmmaRegisters<Element, N> {                                                                                      \
+        static __device__ __forceinline__ void run(float (&d)[N / 2], const unsigned (&a)[4], unsigned long long b) {         \
+            if constexpr (is_bf16<Element>)                                                                                  \
+                KW_WGMMA_REGISTERS_TYPE(N, "bf16", SUMS, A0, A1, A2, A3, B);                                                 \
+            else                                                                                                             \
+                KW_WGMMA_REGISTERS_TYPE(N, "f16", SUMS, A0, A1, A2, A3, B);                                                  \
+        }                                                                                                                    \
+    };
+#define KW_WGMMA_REGISTERS_TYPE(N, AB, SUMS, A0, A1, A2, A3, B)                                                              \
+    asm volatile("wgmma.mma_async.sync.aligned.m64n" #N "k16.f32." AB "." AB                                                 \
+                 " {" KW_REGISTERS##SUMS(KW_TEXT_FIRST, KW_TEXT) "}, {%" #A0 ", %" #A1 ", %" #A2 ", %" #A3 "}, %" #B          \
+                 ", 1, 1, 1, 0;"                                                                                             \
+                 : KW_REGISTERS##SUMS(KW_F32_FIRST, KW_F32)                                                                  \
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b))
+KW_WGMMA_REGISTERS(8, 4, 4, 5, 6, 7, 8)
+KW_WGMMA_REGISTERS(16, 8, 8, 9, 10, 11, 12)
+KW_WGMMA_REGISTERS(32, 16, 16, 17, 18, 19, 20)
+KW_WGMMA_REGISTERS(48, 24, 24, 25, 26, 27, 28)
+KW_WGMMA_REGISTERS(64, 32, 32, 33, 34, 35, 36)
+KW_WGMMA_REGISTERS(96, 48, 48, 49, 50, 51, 52)
+KW_WGMMA_REGISTERS(128, 64, 64, 65, 66, 67, 68)
+#undef KW_WGMMA_REGISTERS
+#undef KW_WGMMA_REGISTERS_TYPE
 #undef KW_WGMMA
 #undef KW_WGMMA_TYPES
 #undef KW_F16X2

@@ -27,7 +27,7 @@ from kernelwright.evaluate.timing import Entrant, Limits, measure
 from kernelwright.evaluate.verify import Climber, Ladder
 from kernelwright.problems import problem_of
 from kernelwright.problems.problem import Tensors
-from kernelwright.records import DTYPES, Candidate, Check, Comparison, Outcome, Timing, Verdict, Workload
+from kernelwright.records import DTYPES, INEXACT, Candidate, Check, Comparison, Outcome, Timing, Verdict, Workload
 from kernelwright.targets import usable
 from kernelwright.targets.processes import die_with_parent
 from kernelwright.targets.python_module import match_precision
@@ -83,7 +83,12 @@ class Bench:
             try:
                 runs, setup = rivals_package.load(name, self.w, self.buffers.bounds)
                 state.contender = self.device.load_trusted(runs, setup, self.buffers.bounds)
-                self.verify([(state, None, note)], SCREEN_RUNGS)
+                if name in INEXACT:
+                    state.checks.append(
+                        Check(rung="inexact", case=name, passed=True, note="computes something else: not held against the reference")
+                    )
+                else:
+                    self.verify([(state, None, note)], SCREEN_RUNGS)
             except DeviceLost:
                 raise
             except CandidateFault as fault:
@@ -165,7 +170,10 @@ class Judge:
 
     def _bench_for(self, job: Job) -> Bench:
         w = job.workload
-        sets = self.device.sets(sum(s.numel * DTYPES[s.dtype] for s in problem_of(w).tensors(w)), job.modes)
+        problem = problem_of(w)
+        # no more than a contender must touch: beside a compressed weight lies a dense one, which its rivals read instead
+        every = sum(s.numel * DTYPES[s.dtype] for s in problem.tensors(w))
+        sets = self.device.sets(min(every, int(problem.cost(w).bytes)), job.modes)
         if self.bench is None or self.bench.w != w or self.bench.sets != sets:
             if self.bench is not None:
                 self.bench.close()
@@ -192,6 +200,9 @@ class Judge:
 
     def _as_candidate(self, bench: Bench, candidate: Candidate, note: Callable[[str], None]) -> _State:
         """A vendor's kernel entered as a candidate: the same contender under the candidate's id."""
+        if candidate.source in INEXACT:
+            fault = CandidateFault(Outcome.REFUSED, "it computes something else than the Workload asks for: it is a rival alone")
+            return _State(candidate.id, fault=fault)
         state = bench.rival(candidate.source, note)
         return _State(candidate.id, state.contender, state.checks, state.fault)
 
@@ -205,7 +216,7 @@ class Judge:
             if mode == "device-chain" and not trusted and not (state.contender and state.contender.dependent):
                 continue
             if state.fault is None and state.contender is not None:
-                entrants.append(Entrant(state.label, state.contender, trusted))
+                entrants.append(Entrant(state.label, state.contender, trusted, exact=state.label not in INEXACT))
                 by_label[state.label] = state
         if (states or mode == "device-chain") and all(e.trusted for e in entrants):
             return False

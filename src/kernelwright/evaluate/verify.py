@@ -211,8 +211,9 @@ class Ladder:
     ) -> Tensors:
         """Of one run; the memory around it is looked at."""
         if dependent:
-            # what a launch sees that does not wait: other inputs; and it leaves its outputs to be poisoned
+            # what a launch sees that does not wait: other inputs, but those that no kernel writes; and it leaves its outputs to be poisoned
             buffers.fill(self.problem.generate(w, case, self.rng, self.device))
+            buffers.fill({spec.name: inputs[spec.name] for spec in self.problem.tensors(w) if spec.constant})
             one.contender.run_dependent(inputs)
         else:
             buffers.fill(inputs)

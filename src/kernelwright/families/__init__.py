@@ -18,6 +18,10 @@ _CLASSES = {
     "gemm_sm90_ring": ("cuda", "kernelwright.families.gemm_sm90.family:Ring"),
     "gemm_sm90_tiny": ("cuda", "kernelwright.families.gemm_sm90.family:Tiny"),
     "gemm_sm90_whole_k": ("cuda", "kernelwright.families.gemm_sm90.family:WholeK"),
+    "spmm_quad": ("cuda", "kernelwright.families.spmm.family:Streams"),
+    "spmm_three_layer": ("cuda", "kernelwright.families.spmm.family:ThreeLayer"),
+    "spmm_quad_sm90": ("cuda", "kernelwright.families.spmm.family:Tiles"),
+    "unpack_quad": ("cuda", "kernelwright.families.spmm.family:Unpack"),
     "scripted": ("fake", "kernelwright.families.scripted:Scripted"),
 }
 """Name to the kind of target and the class; a Family for another kind of target is not even imported."""

@@ -2,6 +2,8 @@
 
     gemm:512x512x512[:fp16|bf16|fp32][:nn|nt|tn|tt][:acc=fp16]     M x N x K; default fp16, nn, accumulate in fp32
     linear:512x512x512[:fp16|bf16][:nt|...][:bias+gelu]            the same with an epilogue (epilogue.py); default fp16, nt, bias
+    spmm:8x4096x4096[:fp16|bf16][:quad-50][:bias+residual]         N x M x K, a pruned weight (spmm.py); default fp16, quad-50
+    unpack:4096x4096[:fp16|bf16][:quad-50]                         M x K, that weight made dense
     chain:softmax[:1024x1024][:fp32|fp16|bf16]                     rows x cols; default 1024x1024, fp32
     expert:softmax[:4096x4096][:fp32|fp16|bf16]                    a problem of the suite `experts` (experts/); default its first shape
     path/to/file.py[:fp32|fp16|bf16]                               a KernelBench file: Model, get_inputs, get_init_inputs
@@ -61,9 +63,10 @@ def _problems() -> dict[str, Problem]:
     from kernelwright.problems.experts import EXPERTS
     from kernelwright.problems.gemm import Gemm
     from kernelwright.problems.linear import Linear
+    from kernelwright.problems.spmm import Spmm, Unpack
 
     if Gemm.name not in _registry:
-        for problem in (Gemm(), Linear(), *PROBLEMS, *EXPERTS, *APPLICATIONS, *CHALLENGES):
+        for problem in (Gemm(), Linear(), Spmm(), Unpack(), *PROBLEMS, *EXPERTS, *APPLICATIONS, *CHALLENGES):
             register(problem)
     return _registry
 
@@ -89,18 +92,22 @@ def _unsound(w: Workload, axes: tuple[str, ...]) -> str | None:
         return f"its axes are {', '.join(axes)}"
     if w.problem in ("gemm", "linear") and w.layout not in LAYOUTS:
         return f"its layout is one of {', '.join(LAYOUTS)}"
-    if w.problem in ("gemm", "linear") or w.problem.startswith("chain:"):
+    if w.problem in ("gemm", "linear", "spmm", "unpack") or w.problem.startswith("chain:"):
         if w.dtype not in FLOATS or w.accumulate not in ("fp32", "fp16"):
             return f"its dtype is one of {', '.join(FLOATS)}, and it accumulates in fp32 or fp16"
         if max(w.axes.values()) > LARGEST_AXIS:
             return f"an axis ends at {LARGEST_AXIS}"
     if w.problem.startswith("expert:") and (reason := _registry[w.problem].refuses(w)):  # pyright: ignore[reportAttributeAccessIssue]
         return f"it {reason}"
-    if w.problem == "linear":
-        try:
+    try:
+        if w.problem == "linear":
             parse_epilogue(w.epilogue)
-        except ValueError as error:
-            return str(error)
+        if w.problem in ("spmm", "unpack"):
+            from kernelwright.problems import spmm
+
+            spmm.check(w)
+    except ValueError as error:
+        return str(error)
     return None
 
 
@@ -113,6 +120,8 @@ def known() -> list[Known]:
         Known("gemm", "C = A B for any M x N x K, four layouts", "gemm:512x512x512:fp16:nn"),
         Known("linear", f"A B with an epilogue: {', '.join(STEPS)}, joined by +", "linear:512x512x512:fp16:nt:bias+gelu"),
     ]
+    lines.append(Known("spmm", "X W^T with a pruned, compressed W, N x M x K", "spmm:8x4096x4096:fp16:quad-50"))
+    lines.append(Known("unpack", "a compressed W made dense, M x K", "unpack:4096x4096:fp16:quad-50"))
     for problem in _problems().values():
         if isinstance(problem, ChainProblem):
             lines.append(Known(problem.name, problem.chain.formula, f"{problem.name}:1024x1024:fp32"))
@@ -134,6 +143,8 @@ def resolve(text: str, *, dtype: str | None = None, layout: str | None = None, a
         return _resolve_gemm(text, tokens[1:], dtype, layout, accumulate)
     if tokens[0] == "linear":
         return _resolve_linear(text, tokens[1:], dtype, layout, accumulate)
+    if tokens[0] in ("spmm", "unpack"):
+        return _resolve_spmm(text, tokens, dtype, layout, accumulate)
     if tokens[0] == "chain" and len(tokens) > 1:
         return _resolve_chain(text, tokens[1], tokens[2:], dtype, layout, accumulate)
     if tokens[0] == "expert" and len(tokens) > 1:
@@ -177,6 +188,37 @@ def _resolve_linear(text: str, tokens: list[str], dtype: str | None, layout: str
     if accumulate not in (None, "fp32"):
         raise ProblemError(f"linear accumulates in fp32 only; leave acc={accumulate} out")
     return Workload(problem="linear", axes=axes, dtype=dtype or "fp16", layout=layout or "nt", epilogue=epilogue)
+
+
+def _resolve_spmm(text: str, tokens: list[str], dtype: str | None, layout: str | None, accumulate: str | None) -> Workload:
+    from kernelwright.problems import spmm
+
+    name, *tokens = tokens
+    axes, example = (("N", "M", "K"), "spmm:8x4096x4096:quad-50") if name == "spmm" else (("M", "K"), "unpack:4096x4096:quad-50")
+    if not tokens or not tokens[0]:
+        raise ProblemError(f"{name} needs a shape {' x '.join(axes)}, for example {example}")
+    sizes = _shape(text, tokens[0], axes, example)
+    floats = [t for t in tokens[1:] if t in FLOATS]
+    layouts = [t for t in tokens[1:] if re.fullmatch(r"\w+-\d+", t, re.ASCII)]
+    steps = [t for t in tokens[1:] if t not in floats and t not in layouts]
+    for what, found in (("dtypes", floats), ("layouts", layouts), ("epilogues", steps)):
+        if len(found) > 1:
+            raise ProblemError(f"{text!r} has two {what}, {found[0]!r} and {found[1]!r}; leave one of them out")
+    dtype, _, accumulate = _options(text, floats, dtype, None, accumulate)
+    if dtype == "fp32":
+        raise ProblemError(f"{name} is there in fp16 and bf16 only, not fp32; choose one of them")
+    if accumulate not in (None, "fp32"):
+        raise ProblemError(f"{name} accumulates in fp32 only; leave acc={accumulate} out")
+    if name == "unpack" and steps:
+        raise ProblemError(f"unpack has no epilogue; leave {steps[0]!r} out")
+    try:
+        kept = spmm.parse(layouts[0] if layouts else layout or "quad-50")
+        epilogue = spmm.parse_epilogue(steps[0] if steps else "")
+        w = Workload(problem=name, axes=sizes, dtype=dtype or "fp16", layout=f"{kept.layout}-{kept.zeros}", epilogue=epilogue)
+        spmm.check(w)
+    except ValueError as error:
+        raise ProblemError(f"{error} (in {text!r}, whose other parts may be fp16 and bf16)") from None
+    return w
 
 
 def _resolve_chain(text: str, name: str, tokens: list[str], dtype: str | None, layout: str | None, accumulate: str | None) -> Workload:

@@ -54,6 +54,9 @@ class TensorSpec:
     shape: tuple[int, ...]
     dtype: str
     role: Literal["in", "out"]
+    constant: bool = False
+    """An input that no kernel before this one writes, a model's weights: a kernel that is launched dependently may read it before it waits
+    for its predecessor."""
 
     @property
     def numel(self) -> int:

@@ -27,6 +27,12 @@ SUITES: dict[str, str] = {
     "chains": "every chain at 1024 x 1024, fp32",
     "chains-llm": "chains at the shapes of language models, fp16 and bf16",
     "gemm-small": "20 small and skinny fp32 products, for the CPU",
+    "sparse-50": "layers with half-empty weights: nine shapes at 1 to 64 activation rows, fp16, and each weight unpacked",
+    "sparse-50-three-layer": "those layers, kept in three layers",
+    **{
+        f"sparse-{name}": f"layers of {name} at half zeros as `sparse.fuse` joins them, for decoding"
+        for name in ("llama-2-7b", "llama-2-13b")
+    },
     "gemm-dozen": "12 representative fp16 products, for a GPU",
     "experts": "kernels, modules and applications against experts' libraries, at the sizes of a large GPU",
     "experts-kernels": "the single kernels among them",
@@ -57,6 +63,7 @@ class Model:
     vocabulary: int
     biased: bool = False
     """Whether the query, key and value projections have a bias."""
+    blocks: int = 0
 
     def projections(self) -> dict[str, tuple[int, int]]:
         """Name to (N, K), with query, key and value fused, and gate and up."""
@@ -134,6 +141,18 @@ _GEMM_DOZEN = (
 )  # fmt: skip
 
 
+SPARSE_LAYERS = (
+    (4096, 4096), (12288, 4096), (11008, 4096), (4096, 11008), (5120, 5120), (13824, 5120), (8192, 8192), (28672, 8192), (8192, 28672),
+)  # fmt: skip
+"""Rows and columns of weights: attention and feed-forward layers of Llama-2 7B, 13B and 70B."""
+SPARSE_ROWS = (1, 8, 16, 32, 64)
+SPARSE_MODELS = (
+    Model("Llama-2-7B", 4096, 11008, 32, 32, 128, 32000, blocks=32),
+    Model("Llama-2-13B", 5120, 13824, 40, 40, 128, 32000, blocks=40),
+)
+SPARSE_DECODE = (1, 8, 16, 32)
+
+
 def suite(name: str, *, dtype: str | None = None) -> tuple[Workload, ...]:
     """The Workloads of a suite, each once; `dtype` overrides theirs. Raises ProblemError for an unknown name."""
     from kernelwright.problems import ProblemError
@@ -167,6 +186,17 @@ def _members(name: str) -> list[Workload]:
             return [p.workload(p.tiny[0]) for p in (EXPERTS if kind == "tiny" else (*APPLICATIONS, *CHALLENGES))]
         experts = (*EXPERTS, *APPLICATIONS)
         return [p.workload(sizes) for p in (CHALLENGES if kind == "challenge" else experts) if kind in ("", p.kind) for sizes in p.full]
+    if name == "sparse-50":
+        layers = [_sparse("spmm", N=n, M=m, K=k) for m, k in SPARSE_LAYERS for n in SPARSE_ROWS]
+        return layers + [_sparse("unpack", M=m, K=k) for m, k in SPARSE_LAYERS]
+    if name == "sparse-50-three-layer":
+        return [_sparse("spmm", N=n, M=m, K=k).replace(layout="three-50") for m, k in SPARSE_LAYERS for n in SPARSE_ROWS]
+    if name.startswith("sparse-llama"):
+        model = next(m for m in SPARSE_MODELS if name == f"sparse-{m.name.lower()}")
+        layers = {role: shape for role, shape in model.projections().items() if role != "lm_head"}
+        found = [_sparse("spmm", N=n, M=m, K=k) for n in SPARSE_DECODE for m, k in layers.values()]
+        gated = [w.replace(epilogue="swiglu") if w.axes["M"] == 2 * model.intermediate else w for w in found]
+        return gated + [_sparse("unpack", M=m, K=k) for m, k in layers.values()]
     if name == "gemm-small":
         return [_gemm(*shape, "fp32", "nn") for shape in _GEMM_SMALL]
     return [_gemm(*shape, "fp16", "nn") for shape in _GEMM_DOZEN]
@@ -178,6 +208,10 @@ def size_class(flops: float) -> str:
 
 def _gemm(m: int, n: int, k: int, dtype: str, layout: str) -> Workload:
     return Workload(problem="gemm", axes={"M": m, "N": n, "K": k}, dtype=dtype, layout=layout)
+
+
+def _sparse(problem: str, **axes: int) -> Workload:
+    return Workload(problem=problem, axes=axes, dtype="fp16", layout="quad-50")
 
 
 def _chain(name: str, rows: int, cols: int, dtype: str) -> Workload:

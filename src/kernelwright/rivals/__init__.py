@@ -12,6 +12,8 @@ cublaslt              cuBLASLt, the first algorithm of its heuristic
 cublaslt-auto         cuBLASLt, the fastest of all algorithms that its heuristic lists
 cublaslt-all          cuBLASLt, the fastest that a search of its whole algorithm space finds; on request alone: up to 20 s a Workload
 native                our own C++, for applications that no library knows; on the CPU
+VENDOR-swapped        of `spmm`: Y^T = W X^T, the dense product with its operands the other way round (dense.py)
+cusparselt            of `spmm`, on request: the 2:4 part of the weight through sparse tensor cores; inexact, as it drops the rest
 VENDOR-nn, VENDOR-nt  one of the four with the operands stored in that layout, whatever the Workload's
 flash, cudnn, cub ... experts of a problem of the suite `experts` (rivals/experts/)
 """
@@ -42,6 +44,8 @@ Loaded = tuple[list[Run], Callable[[], None] | None]
 
 def names_for(w: Workload, target: str, *, every: bool = False) -> tuple[str, ...]:
     """The rivals that make sense for a Workload on a target, the anchor of the search first; or `every` one that can be asked for."""
+    if w.problem == "unpack":
+        return ("eager",)  # which reads a number from the device: nothing to compile or to capture
     names = ["eager", "compile", "compile-max"]
     if target.startswith("cuda"):
         names.append("graph")
@@ -51,6 +55,11 @@ def names_for(w: Workload, target: str, *, every: bool = False) -> tuple[str, ..
             own = VENDORS if every else [v for v in VENDORS if v != "cublaslt-all"]
             stored = VENDORS if every else ["cublas"]
             names += [*own, *(f"{vendor}-{layout}" for vendor in stored for layout in STORED if layout != w.layout)]
+        if w.problem == "spmm" and not w.epilogue:
+            own = [v for v in VENDORS if every or v in ("cublaslt", "cublaslt-auto")]
+            names += [name for vendor in own for name in (vendor, f"{vendor}-swapped")]
+            names += [f"{vendor}-nn" for vendor in (VENDORS if every else ("cublas",))]
+            names += ["cusparselt"] if every else []
         if w.problem == "linear" and unfused(w) is None:
             names += ["cublaslt", "cublaslt-auto", *(["cublaslt-all"] if every else [])]
         if every and w.source:
@@ -108,6 +117,14 @@ def load(name: str, w: Workload, sets: Sequence[Bound]) -> Loaded:
         from kernelwright.rivals import experts
 
         return experts.load(name, w, sets)
+    if w.problem == "spmm" and name.removesuffix("-swapped").removesuffix("-nn") in VENDORS:
+        from kernelwright.rivals import dense
+
+        return dense.load(name, w, sets)
+    if name == "cusparselt":
+        from kernelwright.rivals import cusparselt
+
+        return cusparselt.load(name, w, sets)
     if name == "cublas":
         from kernelwright.rivals import cublas
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from kernelwright.records import Outcome, Trial, stored_otherwise
+from kernelwright.records import Outcome, Trial, cannot_serve
 from kernelwright.runtime.kernel_set import assign, cover
 from kernelwright.runtime.pack_format import Entry, Evidence
 
@@ -25,7 +25,7 @@ def choose(trials: Sequence[Trial], tolerance: float = 0.0) -> dict[str, tuple[T
     failed = {(t.workload.id, t.candidate.id) for t in trials if t.verdict.outcome not in (Outcome.OK, Outcome.NOISY)}
     groups: dict[str, list[Trial]] = {}
     for t in trials:
-        served = t.candidate.kind != "rival" or not stored_otherwise(t.candidate.source)
+        served = t.candidate.kind != "rival" or not cannot_serve(t.candidate.source)
         if served and t.stage in ("confirm", "replay") and t.verdict.ok and (t.workload.id, t.candidate.id) not in failed:
             groups.setdefault(t.workload.id, []).append(t)
     ranked = {key: _ranked(group) for key, group in groups.items()}

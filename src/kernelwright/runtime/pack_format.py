@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 
 from kernelwright import __version__
-from kernelwright.records import Comparison, Environment, LaunchPlan, Origin, Outcome, Record, Workload, stored_otherwise
+from kernelwright.records import Comparison, Environment, LaunchPlan, Origin, Outcome, Record, Workload, cannot_serve
 
 FORMAT = 2
 
@@ -56,14 +56,14 @@ class Entry(Record, frozen=True, kw_only=True):
     @property
     def strongest(self) -> Comparison | None:
         """With the fastest rival, in the evidence's mode, that could serve the Workload; None where none was measured beside the kernel."""
-        able = (c for c in self.evidence.comparisons if c.mode == self.evidence.mode and not stored_otherwise(c.rival))
+        able = (c for c in self.evidence.comparisons if c.mode == self.evidence.mode and not cannot_serve(c.rival))
         return min(able, key=lambda c: c.ratio, default=None)
 
     @property
     def vendor_us(self) -> float | None:
         """Microseconds of the fastest rival that could serve the Workload; None where none was measured beside the kernel."""
         mode, own = self.evidence.mode, self.evidence.median
-        able = (c.rival_us for c in self.evidence.comparisons if c.mode == mode and not stored_otherwise(c.rival))
+        able = (c.rival_us for c in self.evidence.comparisons if c.mode == mode and not cannot_serve(c.rival))
         return min(able, default=own if self.rival else None)  # the evidence of a rival that won is its own
 
 

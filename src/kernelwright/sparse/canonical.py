@@ -18,8 +18,8 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from kernelwright.sparse import bitmask
-from kernelwright.sparse.bits import count_bits, dtype_name, raw
+from kernelwright.layouts import bitmask
+from kernelwright.layouts.bits import count_bits, dtype_name, raw
 from kernelwright.sparse.compressed import Compressed, SparseError
 
 VERSION = 1

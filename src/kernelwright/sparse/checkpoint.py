@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from kernelwright.sparse.bits import dtype_name, negative_zeros, raw
+from kernelwright.layouts.bits import dtype_name, negative_zeros, raw
 from kernelwright.sparse.canonical import NAMES, VERSION, from_canonical, to_canonical
 from kernelwright.sparse.compressed import MIN_SPARSITY, Compressed, SparseError, compress
 from kernelwright.sparse.linear import SKIP, skipped

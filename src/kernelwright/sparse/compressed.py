@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from kernelwright.sparse import bitmask, quad_bitmap, three_layer
-from kernelwright.sparse.bits import dtype_name, negative_zeros, raw
+from kernelwright.layouts import bitmask, quad_bitmap, three_layer
+from kernelwright.layouts.bits import dtype_name, negative_zeros, raw
 
 LAYOUTS: dict[str, Any] = {module.NAME: module for module in (bitmask, quad_bitmap, three_layer)}
 """By name: modules with PARTS, FACTS, SIZES, pack(weight) -> (parts, facts) and unpack(parts, facts, out)."""

@@ -13,10 +13,11 @@ from typing import Any
 import torch
 from torch import nn
 
-from kernelwright.sparse import quad_bitmap
+from kernelwright.layouts import quad_bitmap
 from kernelwright.sparse.canonical import NAMES, VERSION, blank, from_canonical
 from kernelwright.sparse.checkpoint import METHOD, MissingExtra
 from kernelwright.sparse.compressed import SparseError
+from kernelwright.sparse.fuse import Joined
 from kernelwright.sparse.linear import SparseLinear
 
 
@@ -143,7 +144,7 @@ def register() -> tuple[Any, Any]:
 
 
 def _sparse_modules(model: nn.Module) -> list[str]:
-    return [name for name, module in model.named_modules() if isinstance(module, SparseLinear)]
+    return [name for name, module in model.named_modules() if isinstance(module, SparseLinear) and not isinstance(module, Joined)]
 
 
 def _parent(model: nn.Module, name: str) -> tuple[nn.Module, str]:

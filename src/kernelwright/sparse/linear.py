@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from kernelwright.sparse import quad_bitmap
+from kernelwright.layouts import quad_bitmap
 from kernelwright.sparse.canonical import NAMES, from_canonical, to_canonical
 from kernelwright.sparse.compressed import Compressed, SparseError, compress
 from kernelwright.sparse.product import linear
@@ -167,6 +167,9 @@ def convert(model: nn.Module, layout: str = quad_bitmap.NAME, *, skip: Sequence[
 
 def revert(model: nn.Module) -> int:
     """Puts a dense nn.Linear with the same bits in the place of each SparseLinear; returns how many."""
+    from kernelwright.sparse.fuse import unfuse
+
+    unfuse(model)
     made: dict[SparseLinear, nn.Linear] = {}
     for parent in list(model.modules()):
         for name, child in parent._modules.items():

@@ -9,11 +9,14 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
 
-from kernelwright.sparse.bits import dtype_name
+from kernelwright.layouts import quad_bitmap, three_layer
+from kernelwright.layouts.bits import dtype_name
+from kernelwright.problems import spmm
 from kernelwright.sparse.compressed import LAYOUTS, Compressed, SparseError
 
 
@@ -25,18 +28,86 @@ class Kernel:
     device: str
     crossover: Callable[[Compressed], int]
     """The most activation rows at which it was measured to be faster than dense for this weight; 0 where it does not serve it."""
-    run: Callable[[Tensor, Compressed, Tensor | None, Tensor], None]
-    """(x (N, columns), weight, bias (rows) or None, out (N, rows)): all contiguous, of the weight's dtype."""
+    run: Callable[[Tensor, Compressed, Tensor | None, Tensor], bool]
+    """(x (N, columns), weight, bias (rows) or None, out (N, rows)), all contiguous, of the weight's dtype -> whether it serves these after
+    all and has enqueued what writes `out`."""
+    epilogue: str = ""
+    """Or `swiglu`: `out` is (N, rows / 2), as `swiglu` says."""
 
 
-kernels: list[Kernel] = []
-"""What is registered; the first that serves is taken. None ships yet."""
+def _from_packs(epilogue: str, weight: Compressed) -> int:
+    from kernelwright.sparse import served  # which imports the runtime, and the launcher's compiler with it
+
+    return served.crossover(weight, epilogue)
+
+
+def _run_from_packs(epilogue: str, x: Tensor, weight: Compressed, bias: Tensor | None, out: Tensor) -> bool:
+    from kernelwright.sparse import served
+
+    return served.run(x, weight, bias, out, epilogue)
+
+
+kernels: list[Kernel] = [
+    Kernel(layout.NAME, "cuda", partial(_from_packs, epilogue), partial(_run_from_packs, epilogue), epilogue)
+    for layout in (quad_bitmap, three_layer)
+    for epilogue in ("", "swiglu")
+]
+"""What is registered; the first that serves is taken. Ours come from the packs in use."""
+
+
+@dataclass(frozen=True)
+class Unpacker:
+    """Makes a weight of one layout dense on one type of device, faster than PyTorch's operations do."""
+
+    layout: str
+    device: str
+    run: Callable[[Compressed, Tensor], bool]
+    """(weight, out of its shape and dtype) -> whether it has enqueued what writes `out`."""
+
+
+def _unpack_from_packs(weight: Compressed, out: Tensor) -> bool:
+    from kernelwright.sparse import served
+
+    return served.unpack(weight, out)
+
+
+unpackers: list[Unpacker] = [Unpacker(quad_bitmap.NAME, "cuda", _unpack_from_packs)]
+
+
+def swiglu(x: Tensor, weight: Compressed, bias: Tensor | None = None) -> Tensor:
+    """silu(gate) * other of two layers in one weight, 16 rows of either in turn (`layouts.in_turn`): (..., columns) -> (..., rows / 2)."""
+    if torch.is_grad_enabled() and (x.requires_grad or (bias is not None and bias.requires_grad)):
+        y = linear(x, weight, bias)
+        return spmm.swiglu(y.reshape(-1, y.shape[-1])).view(*y.shape[:-1], -1)
+    parts, facts = _taken_apart(weight)
+    return torch.ops.kernelwright.sparse_swiglu(x, parts, facts, weight.layout, weight.dtype, bias)
+
+
+def _swiglu(x: Tensor, parts: list[Tensor], facts: list[int], layout: str, dtype: torch.dtype, bias: Tensor | None) -> Tensor:
+    weight = _weight(parts, facts, layout, dtype)
+    _check(x, weight.shape[1], dtype)
+    flat = x.reshape(-1, weight.shape[1])
+    out = _by_kernel(flat, weight, bias, "swiglu")
+    if out is None:
+        out = spmm.swiglu(_linear(flat, parts, facts, layout, dtype, bias))
+    return out.view(*x.shape[:-1], weight.shape[0] // 2)
+
+
+def _by_kernel(x: Tensor, weight: Compressed, bias: Tensor | None, epilogue: str) -> Tensor | None:
+    """(N, rows), with swiglu (N, rows / 2); None where no kernel serves."""
+    for kernel in kernels:
+        if (kernel.layout, kernel.device, kernel.epilogue) != (weight.layout, x.device.type, epilogue):
+            continue
+        if 0 < x.shape[0] <= kernel.crossover(weight):
+            out = x.new_empty(x.shape[0], weight.shape[0] // (2 if epilogue == "swiglu" else 1))
+            if kernel.run(x.contiguous(), weight, bias, out):
+                return out
+    return None
 
 
 def linear(x: Tensor, weight: Compressed, bias: Tensor | None = None) -> Tensor:
     """torch.nn.functional.linear with x (..., columns) of the weight's dtype and bias (rows) or None -> (..., rows)."""
-    parts = [weight.parts[name] for name in LAYOUTS[weight.layout].PARTS]
-    facts = [*weight.shape, weight.nonzeros, *(weight.facts[name] for name in LAYOUTS[weight.layout].FACTS)]
+    parts, facts = _taken_apart(weight)
     return torch.ops.kernelwright.sparse_linear(x, parts, facts, weight.layout, weight.dtype, bias)
 
 
@@ -44,13 +115,12 @@ def _linear(x: Tensor, parts: list[Tensor], facts: list[int], layout: str, dtype
     weight = _weight(parts, facts, layout, dtype)
     rows, columns = weight.shape
     _check(x, columns, dtype)
-    flat = x.reshape(-1, columns)
-    for kernel in kernels:
-        if (kernel.layout, kernel.device) == (layout, x.device.type) and 0 < flat.shape[0] <= kernel.crossover(weight):
-            out = x.new_empty(flat.shape[0], rows)
-            kernel.run(flat.contiguous(), weight, bias, out)
-            return out.view(*x.shape[:-1], rows)
-    return torch.nn.functional.linear(x, weight.to_dense(_scratch(weight)), bias)
+    if (out := _by_kernel(x.reshape(-1, columns), weight, bias, "")) is not None:
+        return out.view(*x.shape[:-1], rows)
+    dense = _scratch(weight)
+    if not any((u.layout, u.device) == (layout, x.device.type) and u.run(weight, dense) for u in unpackers):
+        weight.to_dense(dense)
+    return torch.nn.functional.linear(x, dense, bias)
 
 
 def _check(x: Tensor, columns: int, dtype: torch.dtype) -> None:
@@ -59,6 +129,13 @@ def _check(x: Tensor, columns: int, dtype: torch.dtype) -> None:
     if x.dtype != dtype:
         kinds = f"the weight is {dtype_name(dtype)} and x is {dtype_name(x.dtype)}"
         raise SparseError(f"{kinds}; cast x, or change the dense model's dtype before converting it")
+
+
+def _taken_apart(weight: Compressed) -> tuple[list[Tensor], list[int]]:
+    """What the operators take."""
+    module = LAYOUTS[weight.layout]
+    facts = [*weight.shape, weight.nonzeros, *(weight.facts[name] for name in module.FACTS)]
+    return [weight.parts[name] for name in module.PARTS], facts
 
 
 def _weight(parts: Sequence[Tensor], facts: Sequence[int], layout: str, dtype: torch.dtype) -> Compressed:
@@ -108,6 +185,11 @@ def _fake_linear(x, parts, facts, layout, dtype, bias):
     return x.new_empty(*x.shape[:-1], facts[0])
 
 
+def _fake_swiglu(x, parts, facts, layout, dtype, bias):
+    _check(x, facts[1], dtype)
+    return x.new_empty(*x.shape[:-1], facts[0] // 2)
+
+
 def _fake_to_dense(parts, facts, layout, dtype):
     return parts[0].new_empty(facts[0], facts[1], dtype=dtype)
 
@@ -130,8 +212,13 @@ def _backward(ctx, grad: Tensor):
 
 _library = torch.library.Library("kernelwright", "FRAGMENT")
 _library.define("sparse_linear(Tensor x, Tensor[] parts, int[] facts, str layout, ScalarType dtype, Tensor? bias) -> Tensor")
+_library.define("sparse_swiglu(Tensor x, Tensor[] parts, int[] facts, str layout, ScalarType dtype, Tensor? bias) -> Tensor")
 _library.define("sparse_to_dense(Tensor[] parts, int[] facts, str layout, ScalarType dtype) -> Tensor")
-for _name, _run, _fake in (("sparse_linear", _linear, _fake_linear), ("sparse_to_dense", _to_dense, _fake_to_dense)):
+for _name, _run, _fake in (
+    ("sparse_linear", _linear, _fake_linear),
+    ("sparse_swiglu", _swiglu, _fake_swiglu),
+    ("sparse_to_dense", _to_dense, _fake_to_dense),
+):
     _library.impl(_name, _run, "CompositeExplicitAutograd")
     torch.library.register_fake(f"kernelwright::{_name}", _fake, lib=_library)
 torch.library.register_autograd("kernelwright::sparse_linear", _backward, setup_context=_save, lib=_library)

@@ -81,6 +81,7 @@ struct Landing {
     Map map;
     int x, y;
     float values[4];
+    const void* from;  // of a bulk copy
     dim3_ issuer_block;
     unsigned issuer_thread;
 };
@@ -103,6 +104,13 @@ inline void load_tensor(unsigned to, const void* encoded, unsigned bar, int x, i
     if (!ranks || ranks >> cluster_size) fail("a multicast to blocks 0x%x of a cluster of %d", ranks, cluster_size);
     for (int rank = 0; rank < cluster_size; rank++)
         if (ranks >> rank & 1) announce({rank, to, box_bytes(map), bar, true, map, x, y});
+    maybe_yield();
+}
+
+inline void load_bulk(unsigned to, const void* from, unsigned bytes, unsigned bar) {
+    if (to % 16 || bytes % 16 || reinterpret_cast<size_t>(from) % 16) fail("a misaligned bulk copy of %u bytes", bytes);
+    if (!bytes || !in_range(from, bytes)) fail("a bulk copy of %u bytes out of bounds", bytes);
+    announce({block->rank, to, bytes, bar, false, {}, 0, 0, {}, from});
     maybe_yield();
 }
 
@@ -150,6 +158,8 @@ inline void finish_landing(size_t i) {
     memset(&b.writers[l.to / 4], 0, l.bytes);
     if (l.tensor)
         move_box(b, l.to, l.map, l.x, l.y, true);
+    else if (l.from)
+        memcpy(to, l.from, l.bytes);
     else
         memcpy(to, l.values, 16);
     land(b, l.bar, l.bytes);

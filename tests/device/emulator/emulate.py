@@ -109,7 +109,7 @@ def run(
         address = t.data_ptr()
         places[name] = launches.Tensor(address, dtypes[t.dtype])
         names |= {
-            f"ld_{name}": t.stride(0) if t.shape[1] else 0,
+            f"ld_{name}": t.stride(0) if t.shape[-1] else 0,
             f"numel_{name}": t.numel(),
             f"align_{name}": min(256, address & -address) if address else 256,
         }

@@ -106,6 +106,18 @@ inline int atomicExch(int* to, int value) {
     *to = value;
     return old;
 }
+inline int min(int a, int b) { return a < b ? a : b; }
+inline int max(int a, int b) { return a > b ? a : b; }
+inline int __popc(unsigned x) { return __builtin_popcount(x); }
+inline unsigned __funnelshift_r(unsigned low, unsigned high, unsigned shift) {
+    return shift & 31 ? low >> (shift & 31) | high << (32 - (shift & 31)) : low;
+}
+inline unsigned __byte_perm(unsigned x, unsigned y, unsigned selector) {
+    const unsigned long long both = (unsigned long long)y << 32 | x;
+    unsigned picked = 0;
+    for (int i = 0; i < 4; i++) picked |= unsigned(both >> 8 * (selector >> 4 * i & 7) & 255) << 8 * i;
+    return picked;
+}
 inline float __uint_as_float(unsigned bits) { return emulator::bits_to_float(bits); }
 inline unsigned __float_as_uint(float value) {
     unsigned bits;

@@ -37,12 +37,15 @@ inline float element_value(const unsigned char* at, bool bf16) {
 }
 
 inline void read_operands(MatrixOperation& op, int first_row) {
-    Operand p(op.p, op.transposed_p), q(op.q, op.transposed_q);
-    op.p_values.resize(16 * 16);
+    Operand q(op.q, op.transposed_q);
     op.q_values.resize(16 * op.n);
-    for (int row = 0; row < 16; row++)
-        for (int k = 0; k < 16; k++)
-            op.p_values[row * 16 + k] = element_value(shared_bytes(*block, p.address(first_row + row, k), 2), op.bf16);
+    if (!op.p_in_registers) {
+        Operand p(op.p, op.transposed_p);
+        op.p_values.resize(16 * 16);
+        for (int row = 0; row < 16; row++)
+            for (int k = 0; k < 16; k++)
+                op.p_values[row * 16 + k] = element_value(shared_bytes(*block, p.address(first_row + row, k), 2), op.bf16);
+    }
     for (int column = 0; column < op.n; column++)
         for (int k = 0; k < 16; k++)
             op.q_values[k * op.n + column] = element_value(shared_bytes(*block, q.address(column, k), 2), op.bf16);
@@ -50,8 +53,8 @@ inline void read_operands(MatrixOperation& op, int first_row) {
 }
 
 inline void check_fenced(const MatrixOperation& op, int first_row) {
-    Operand p(op.p, op.transposed_p), q(op.q, op.transposed_q);
-    for (int side = 0; side < 2; side++)
+    Operand p(op.p_in_registers ? op.q : op.p, op.transposed_p), q(op.q, op.transposed_q);
+    for (int side = op.p_in_registers; side < 2; side++)
         for (int i = 0; i < (side ? op.n : 16); i++)
             for (int k = 0; k < 16; k++) {
                 unsigned address = side ? q.address(i, k) : p.address(first_row + i, k);
@@ -132,6 +135,29 @@ inline void issue_matrix(const Lanes* lanes, MatrixOperation op) {
     check_fenced(op, warp_rank * 16);
     if (one_in(2)) read_operands(op, warp_rank * 16);
     warp.operations.push_back(std::move(op));
+}
+
+/// Operand A in registers, which are read at once: that they change before the wait is not seen.
+struct RegisterArguments {
+    unsigned a[4];
+    unsigned long long q;
+    void* sums;
+};
+inline void issue_matrix_of_registers(const Lanes* lanes, MatrixOperation op) {
+    unsigned char given[32][32];
+    op.p_values.resize(16 * 16);
+    op.p_in_registers = true;
+    for (int l = 0; l < 32; l++) {
+        RegisterArguments mine;
+        memcpy(&mine, lanes[l], sizeof mine);
+        for (int i = 0; i < 8; i++) {  // a[0], a[2]: row l / 4; a[1], a[3]: 8 further; a[2], a[3]: k + 8
+            const unsigned short bits = mine.a[i / 2] >> i % 2 * 16;
+            op.p_values[(l / 4 + i / 2 % 2 * 8) * 16 + l % 4 * 2 + i % 2 + i / 4 * 8] = element_value(reinterpret_cast<const unsigned char*>(&bits), op.bf16);
+        }
+        const MatrixArguments plain = {0, mine.q, mine.sums, 1};
+        memcpy(given[l], &plain, sizeof plain);
+    }
+    issue_matrix(given, std::move(op));
 }
 
 inline void finish_matrix(int up_to_group) {

@@ -50,7 +50,7 @@ struct Sums {
 struct MatrixOperation {
     unsigned long long p, q;  // descriptors
     int n, group;
-    bool accumulate, bf16, fp16_sums, transposed_p, transposed_q, read;
+    bool accumulate, bf16, fp16_sums, transposed_p, transposed_q, p_in_registers, read;
     void* key;                              // into Warp::sums
     std::vector<float> p_values, q_values;  // 16 x 16 and 16 (k) x n, once read
 };

@@ -39,6 +39,12 @@ inline unsigned cluster_address(unsigned shared, unsigned rank) {
 inline void cluster_arrive() { emulator::arrive_cluster(); }
 inline void cluster_arrive_relaxed() { emulator::arrive_cluster(); }
 inline void cluster_wait() { emulator::wait_cluster(); }
+inline float load_cluster_float(unsigned cluster_from) {
+    emulator::Block& b = emulator::block_at(cluster_from);
+    float v;
+    memcpy(&v, emulator::shared_bytes(b, cluster_from, 4), 4);
+    return v;
+}
 inline void store_async(unsigned cluster_to, unsigned cluster_bar, float x, float y, float z, float w) {
     emulator::store_remote(cluster_to, cluster_bar, {x, y, z, w});
 }

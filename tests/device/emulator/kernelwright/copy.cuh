@@ -45,10 +45,17 @@ void store_shared(unsigned to, T v) {
 }
 inline uint4 load_shared_16(unsigned from) { return load_shared<uint4>(from); }
 inline float4 load_shared_float4(unsigned from) { return load_shared<float4>(from); }
+inline uint2 load_shared_8(unsigned from) { return load_shared<uint2>(from); }
+template <int Offset>
+unsigned load_shared_2_at(unsigned from) { return load_shared<unsigned short>(from + Offset); }
 inline unsigned load_shared_4(unsigned from) { return load_shared<unsigned>(from); }
 inline unsigned short load_shared_2(unsigned from) { return load_shared<unsigned short>(from); }
 inline void store_shared_16(unsigned to, uint4 v) { store_shared(to, v); }
 inline void store_shared_float4(unsigned to, float4 v) { store_shared(to, v); }
+inline void store_shared_2_if(unsigned to, unsigned v, bool valid) {
+    if (valid) store_shared(to, static_cast<unsigned short>(v));
+}
+inline unsigned load_shared_2_or_zero(unsigned from, bool exists) { return exists ? load_shared<unsigned short>(from) : 0; }
 inline void store_shared_4(unsigned to, unsigned v) { store_shared(to, v); }
 
 template <class T>

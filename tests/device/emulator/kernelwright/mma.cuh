@@ -87,4 +87,40 @@ inline void mma_f16_f16(unsigned (&d)[2], const unsigned (&a)[4], const unsigned
     d[0] = pack2<f16>(sum[0], sum[1]);
     d[1] = pack2<f16>(sum[2], sum[3]);
 }
+
+/// A (16 x 32) as its codes say where its stored values stand, times B.
+template <class Element, int Selector>
+void multiply_sparse(float (&d)[4], const unsigned (&a)[4], const unsigned (&b)[4], unsigned codes) {
+    static_assert(Selector == 0 || Selector == 1);
+    unsigned stored[32][5], others[32][4];
+    unsigned mine[5] = {a[0], a[1], a[2], a[3], codes};
+    auto lanes = emulator::exchange(emulator::op_mma, mine, 20);
+    for (int l = 0; l < 32; l++) memcpy(stored[l], lanes[l], 20);
+    lanes = emulator::exchange(emulator::op_mma, b, 16);
+    for (int l = 0; l < 32; l++) memcpy(others[l], lanes[l], 16);
+    const int lane = threadIdx.x % 32;
+    const auto half = [](unsigned word, int i) { return to_float(Element{static_cast<unsigned short>(word >> i * 16)}); };
+    for (int e = 0; e < 4; e++) {
+        const int row = lane / 4 + e / 2 * 8, column = lane % 4 * 2 + e % 2;
+        float sum = 0.f;
+        for (int group = 0; group < 8; group++) {
+            const unsigned code = stored[row % 8 * 4 + 2 * Selector + group / 4][4] >> (row / 8 * 16 + group % 4 * 4) & 15;
+            if ((code & 3) >= code >> 2) emulator::fail("mma.sp with a code whose places do not ascend: %u", code);
+            for (int i = 0; i < 2; i++) {
+                const int k = group * 4 + (code >> 2 * i & 3);
+                sum += half(stored[row % 8 * 4 + group % 4][group / 4 * 2 + row / 8], i) *
+                       half(others[column * 4 + k % 8 / 2][k / 8], k % 2);
+            }
+        }
+        d[e] += sum;
+    }
+}
+template <int Selector>
+void mma_sp_f16_f32(float (&d)[4], const unsigned (&a)[4], const unsigned (&b)[4], unsigned codes) {
+    multiply_sparse<f16, Selector>(d, a, b, codes);
+}
+template <int Selector>
+void mma_sp_bf16_f32(float (&d)[4], const unsigned (&a)[4], const unsigned (&b)[4], unsigned codes) {
+    multiply_sparse<bf16, Selector>(d, a, b, codes);
+}
 }  // namespace kw

@@ -23,6 +23,10 @@ void unpack2(unsigned packed, float& low, float& high) {
     low = to_float(Element{static_cast<unsigned short>(packed)});
     high = to_float(Element{static_cast<unsigned short>(packed >> 16)});
 }
+inline unsigned dot_bytes(unsigned a, unsigned b, unsigned c) {
+    for (int i = 0; i < 32; i += 8) c += (a >> i & 255) * (b >> i & 255);
+    return c;
+}
 inline float exp2_fast(float x) { return exp2f(x); }
 inline float reciprocal_fast(float x) { return 1.f / x; }
 }  // namespace kw

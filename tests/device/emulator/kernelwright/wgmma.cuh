@@ -52,4 +52,16 @@ struct Wgmma {
         });
     }
 };
+template <class Element, int N>
+struct WgmmaRegisters {
+    static void run(float (&d)[N / 2], const unsigned (&a)[4], unsigned long long b) {
+        emulator::RegisterArguments mine = {{a[0], a[1], a[2], a[3]}, b, d};
+        emulator::collective(emulator::op_wgmma, &mine, sizeof mine, [](const emulator::Lanes* lanes) {
+            emulator::MatrixOperation operation{};
+            operation.n = N;
+            operation.bf16 = is_bf16<Element>;
+            emulator::issue_matrix_of_registers(lanes, std::move(operation));
+        });
+    }
+};
 }  // namespace kw

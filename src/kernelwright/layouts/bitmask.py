@@ -9,7 +9,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from kernelwright.sparse.bits import pack_bits, place, raw, select, unpack_bits, up
+from kernelwright.layouts.bits import pack_bits, place, raw, select, unpack_bits, up
 
 NAME = "bitmask"
 PARTS = ("values", "bitmask")

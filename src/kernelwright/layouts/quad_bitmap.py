@@ -28,7 +28,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from kernelwright.sparse.bits import count_bits, pack_bits, raw, select, unpack_bits, up
+from kernelwright.layouts.bits import count_bits, pack_bits, raw, select, unpack_bits, up
 
 NAME = "quad-bitmap"
 PARTS = ("records", "offsets")
@@ -41,8 +41,8 @@ WORDS = WEIGHTS // 32
 ALIGN = 16
 ORDERS = ("tile", "lane")
 
-CHUNK = 1 << 20
-"""Weights packed or unpacked at a time: what is made on the way stays in the cache, and is 20 bytes for each of them."""
+CHUNK, GPU_CHUNK = 1 << 20, 1 << 25
+"""Weights packed or unpacked at a time: what is made on the way is 20 bytes for each of them, and stays in a CPU's cache."""
 
 
 def header(prefix_bits: int) -> int:
@@ -50,16 +50,18 @@ def header(prefix_bits: int) -> int:
     return WEIGHTS // 8 + WORDS * prefix_bits // 8
 
 
-def pack(weight: Tensor, order: str = "tile") -> tuple[dict[str, Tensor], dict[str, int]]:
-    """(rows, columns), contiguous, 16-bit elements -> parts, facts (prefix_bits, expected, order, largest: the largest record in bytes)."""
+def pack(weight: Tensor, order: str = "tile", expected: int | None = None) -> tuple[dict[str, Tensor], dict[str, int]]:
+    """(rows, columns), contiguous, 16-bit elements -> parts, facts (prefix_bits, expected, order, largest: the largest record in bytes).
+    `expected` is the matrix's own mean unless it is given."""
     if order not in ORDERS:
         raise ValueError(f"no order {order!r} of quad-bitmap; choose one of {', '.join(ORDERS)}")
     rows, columns = weight.shape
     words = up(rows, ROWS) * up(columns, COLUMNS) // 32
-    expected = round(int(torch.count_nonzero(raw(weight))) / words)
+    if expected is None:
+        expected = round(int(torch.count_nonzero(raw(weight))) / words)
     for prefix_bits in (8, 16):
         layout = {"prefix_bits": prefix_bits, "expected": expected, "order": ORDERS.index(order)}
-        strips = max(1, CHUNK // up(columns, COLUMNS) // ROWS)
+        strips = max(1, _chunk(weight) // up(columns, COLUMNS) // ROWS)
         chunks = [_pack_strips(raw(some), layout) for some in weight.split(strips * ROWS)]
         if None not in chunks:
             break
@@ -69,6 +71,10 @@ def pack(weight: Tensor, order: str = "tile") -> tuple[dict[str, Tensor], dict[s
     if int(offsets[-1]) >= 1 << 31:
         raise ValueError("the packed weight is larger than 32 GiB; split it by rows first")
     return {"records": records, "offsets": offsets.to(torch.int32)}, {**layout, "largest": int(sizes.max())}
+
+
+def _chunk(weight: Tensor) -> int:
+    return CHUNK if weight.device.type == "cpu" else GPU_CHUNK
 
 
 def _pack_strips(bits: Tensor, layout: dict[str, int]) -> tuple[Tensor, Tensor] | None:
@@ -106,7 +112,7 @@ def unpack(parts: dict[str, Tensor], facts: dict[str, int], out: Tensor) -> None
     rows, columns = out.shape
     per_strip = up(columns, COLUMNS) // COLUMNS
     offsets, records = parts["offsets"], parts["records"].view(torch.int16)
-    at_once = max(1, CHUNK // (per_strip * WEIGHTS))
+    at_once = max(1, _chunk(out) // (per_strip * WEIGHTS))
     for strip in range(0, up(rows, ROWS) // ROWS, at_once):
         few = offsets[strip * per_strip : (strip + at_once) * per_strip]
         few = few[: min(few.shape[0], offsets.shape[0] - 1 - strip * per_strip)].to(torch.int64) * (ALIGN // 2)
