@@ -82,15 +82,16 @@ def unprotected(kind: str) -> Iterator[None]:
     """In this process a judge believes every candidate after the ladder, and keeps no guard around it."""
     from kernelwright.evaluate import timing
     from kernelwright.evaluate.buffers import Buffers
-    from kernelwright.evaluate.verify import Ladder
+    from kernelwright.evaluate.verify import Judged, Ladder
 
     def nothing(*_: Any, **__: Any) -> None:
         return None
 
     with contextlib.ExitStack() as stack:
         change = lambda where, name, to: stack.enter_context(mock.patch.object(where, name, to))  # noqa: E731
-        for name in ("renew", "check", "check_alone"):
+        for name in ("renew", "check_alone"):
             change(timing._Spot, name, nothing)
+        change(timing._Spot, "check", lambda *_: Judged(True, 0.0, 0.0, None))
         change(timing, "refill", nothing)  # the judge has filled the buffers once for each mode
         for name in ("poison", "disturbed"):
             change(Buffers, name, nothing)

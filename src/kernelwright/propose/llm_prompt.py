@@ -18,8 +18,6 @@ from kernelwright.families.family import DeviceFacts
 from kernelwright.learn.compact import compact
 from kernelwright.learn.retrieval import Passage
 from kernelwright.problems import KERNELBENCH, problem_of
-from kernelwright.problems.applications import Application
-from kernelwright.problems.experts import Expert
 from kernelwright.propose import exemplars_report
 from kernelwright.propose.exemplars import score
 from kernelwright.propose.llm_answer import CPP, Language
@@ -156,6 +154,8 @@ def formula(w: Workload) -> str:
         return "C = A B: c (M x N) from a (M x K) and b (K x N)."
     if w.problem == "linear":
         return f"C = A B with the epilogue {w.epilogue}, applied from left to right to the fp32 sums, rounded once."
+    from kernelwright.problems.experts import Expert
+
     problem = problem_of(w)
     described = problem if isinstance(problem, Expert) else getattr(problem, "chain", None)
     return described.formula if described else ""
@@ -166,6 +166,9 @@ def reference(w: Workload) -> str:
     check."""
     if w.problem.startswith(KERNELBENCH):
         return w.source
+    from kernelwright.problems.applications import Application
+    from kernelwright.problems.experts import Expert
+
     problem = problem_of(w)
     if isinstance(problem, Application):
         return problem.rules()

@@ -34,6 +34,7 @@ PTX = {
     "cvt.rn.f16x2.f32": "{0} = emulator::pack(emulator::half_of({2}), emulator::half_of({1}))",
     "cvt.rn.bf16x2.f32": "{0} = emulator::pack(emulator::bfloat_of({2}), emulator::bfloat_of({1}))",
     "cvt.f32.f16": "{0} = emulator::float_of_half({1})",
+    "dp4a.u32.u32": "{0} = emulator::dot_bytes({1}, {2}, {3})",
     "griddepcontrol.wait": "",
     "griddepcontrol.launch_dependents": "",
 }

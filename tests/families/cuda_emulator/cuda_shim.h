@@ -198,6 +198,10 @@ To bits(From from) {
 }
 
 // PTX's max.NaN and min.NaN.
+inline unsigned dot_bytes(unsigned a, unsigned b, unsigned c) {
+    for (int i = 0; i < 32; i += 8) c += (a >> i & 255) * (b >> i & 255);
+    return c;
+}
 inline float max_nan(float a, float b) { return std::isnan(a) ? a : std::isnan(b) ? b : std::fmax(a, b); }
 inline float min_nan(float a, float b) { return std::isnan(a) ? a : std::isnan(b) ? b : std::fmin(a, b); }
 // .ftz: denormals in and out count as zero.
