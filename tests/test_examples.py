@@ -57,19 +57,8 @@ def test_the_cuda_example_verifies(home):
 
 @pytest.mark.slow
 def test_a_kernelbench_file_gets_a_kernel(home):
-    words = (
-        "optimize",
-        str(EXAMPLES / "gated_unit.py"),
-        "--target",
-        "cpu",
-        "--trials",
-        "4",
-        "--seconds",
-        "60",
-        "--rival",
-        "eager",
-        "--json",
-    )
+    words = ("optimize", str(EXAMPLES / "gated_unit.py"), "--target", "cpu", "--trials", "4", "--rival", "eager")
+    words += ("--confirm-seconds", "0.5", "--json")
     done = run("-m", "kernelwright", *words, home=home)
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["origin"] == "chain_cpu"

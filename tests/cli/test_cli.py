@@ -122,7 +122,8 @@ def test_a_home_that_cannot_be_written_is_said(tmp_path):
 def test_the_main_job_end_to_end(tmp_path):
     """optimize -> report -> replay -> pack -> archive on the fake target, as a user goes through them."""
     out = str(tmp_path / "out")
-    done = kernelwright("optimize", "gemm:16x16x16:fp32", "--target", "fake", "--trials", "12", "--json", "--out", out, home=tmp_path)
+    words = ("optimize", "gemm:16x16x16:fp32", "--target", "fake", "--trials", "12", "--confirm-seconds", "0.5")
+    done = kernelwright(*words, "--json", "--out", out, home=tmp_path)
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
     assert set(found) >= {"problem", "target", "verdict", "candidate", "origin", "speedups", "trials", "seconds", "report"}

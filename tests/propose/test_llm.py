@@ -358,7 +358,7 @@ def test_a_jump_is_measured_again_in_a_fresh_process(tmp_path):
 def test_the_example_runs_offline(tmp_path):
     env = os.environ | {"KERNELWRIGHT_HOME": str(tmp_path), "KERNELWRIGHT_LLM_URL": f"file:{TRANSCRIPT}"}
     words = ["optimize", "chain:new-gelu:256x256", "--target", "cpu", "--proposer", "llm", "--seconds", "300", "--rival", "eager"]
-    words += ["--out", str(tmp_path / "o")]
+    words += ["--confirm-seconds", "0.5", "--out", str(tmp_path / "o")]
     done = subprocess.run([sys.executable, "-m", "kernelwright", *words], capture_output=True, text=True, env=env, timeout=600)
     assert done.returncode == 0, done.stderr
     assert "scripted" in done.stdout and "kept calls 5" in done.stdout and "1 COMPILE_ERROR" in done.stdout

@@ -40,6 +40,7 @@ def register(app: typer.Typer) -> None:
         trials: Annotated[int, typer.Option(min=1, help="Candidates to try, those of earlier runs counted in.")] = 64,
         seconds: Annotated[float, typer.Option(min=0, help="Most seconds of search; confirming comes on top.")] = 60.0,
         candidate: Annotated[list[Path] | None, typer.Option(help="Kernel file(s) of yours to try first.")] = None,
+        confirm_seconds: Annotated[float, typer.Option(min=0, help="Most seconds of the final rounds, for each mode.")] = 5.0,
         rival: Annotated[
             list[str] | None,
             typer.Option(help="Rival(s) of the final measurement, the first also of the search; the default is all."),
@@ -71,7 +72,7 @@ def register(app: typer.Typer) -> None:
                 device,
                 archive,
                 proposer=proposer,
-                budget=Budget(trials=trials, seconds=seconds),
+                budget=Budget(trials=trials, seconds=seconds, confirm_seconds=confirm_seconds),
                 rival_names=names,
                 seed=seed,
                 resume=not fresh,
