@@ -170,8 +170,11 @@ KERNELS: dict[str, tuple[ExpertRival, ...]] = {
     "conv2d-weight-gradient": (ExpertRival("cudnn", CUDNN, _conv_dw),),
     "conv2d-input-gradient": (ExpertRival("cudnn", CUDNN, _conv_dx),),
     "conv-depthwise": (ExpertRival("cudnn", CUDNN, _conv_depthwise),),
-    "conv1d-causal": (ExpertRival("aten", f"{ATEN}s, conv1d by channels and silu", _conv_causal), ExpertRival("inductor", "Triton through torch.compile", _conv_causal_taps,
-                      compiled=True, cuda_only="compiling for it is what the rival `compile` does")),
+    "conv1d-causal": (
+        ExpertRival("aten", f"{ATEN}s, conv1d by channels and silu", _conv_causal),
+        ExpertRival("inductor", "Triton through torch.compile", _conv_causal_taps, compiled=True,
+                    cuda_only="compiling for it is what the rival `compile` does"),
+    ),
     "row-sum": (ExpertRival("aten", f"{ATEN}, torch.sum", lambda n, o, x: torch.sum(x, -1, out=o["y"])),),
     "sum-all": (ExpertRival("aten", f"{ATEN}, torch.sum", lambda n, o, x: torch.sum(x, 0, keepdim=True, out=o["y"])),),
     "argmax": (ExpertRival("aten", f"{ATEN}, torch.max", _argmax),),

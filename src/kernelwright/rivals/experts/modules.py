@@ -382,6 +382,9 @@ MODULES: dict[str, tuple[ExpertRival, ...]] = {
     "adamw": (ExpertRival("fused", "PyTorch's fused AdamW", _adamw, prepare=_adam_state),),
     "gradient-clip": (ExpertRival("aten", f"{ATEN}s, vector_norm and mul", _clip),),
     "newton-schulz": (ExpertRival("cublas", "cuBLAS, sums in the products", _newton_schulz),),
-    "batchnorm-training": (ExpertRival("cudnn", "cuDNN's batch normalisation through F.batch_norm", lambda n, o, x, w, b: BatchNorm().eager_form(n, x, w, b)),),
+    "batchnorm-training": (
+        ExpertRival("cudnn", "cuDNN's batch normalisation through F.batch_norm",
+                    lambda n, o, x, w, b: BatchNorm().eager_form(n, x, w, b)),
+    ),
     "residual-bottleneck": (ExpertRival("cudnn", "cuDNN, bias, residual and relu fused; oneDNN on a CPU", _bottleneck),),
 }  # fmt: skip
