@@ -150,6 +150,7 @@ def checks(titles: list[str], device: str, patience: float, end: float) -> Itera
             if alive:
                 os.kill(process.pid, signal.SIGKILL)
             process.join()
+            pipe.close()
             yield {
                 "problem": title,
                 "fault": f"no answer within {patience:.0f} s" if alive else f"the process ended with {process.exitcode}",
@@ -165,6 +166,9 @@ def checks(titles: list[str], device: str, patience: float, end: float) -> Itera
 def _worker(pipe: Connection, device: str) -> None:
     import torch
 
+    from kernelwright.targets.python_module import match_precision
+
+    match_precision()  # as in the judge
     torch.set_num_threads(1)  # of the CPU's half: tensors of a few hundred elements
     while True:
         try:

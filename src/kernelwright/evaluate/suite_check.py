@@ -20,7 +20,6 @@ from kernelwright.problems.problem import VENDOR_FACTOR, Tensors
 from kernelwright.records import Outcome, Workload
 from kernelwright.targets.target import Bound, CandidateFault, Contender, Fresh, Run
 
-Function = Callable[[Tensors], Tensors]
 Loads = Callable[[Workload, Sequence[Bound]], list[Run]]
 
 INPUT_RUNGS = ("exact", "normal", "adversarial")

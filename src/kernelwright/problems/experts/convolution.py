@@ -94,11 +94,8 @@ class Conv2dWeightGradient(Convolution):
         return n.B * self.pixels(n)
 
     def define(self, n: Sizes, x: torch.Tensor, dy: torch.Tensor) -> torch.Tensor:
-        shape = x.new_empty(n.K, n.C, n.R, n.R).to(memory_format=torch.channels_last)
-        stride, padding, wanted = [n.S, n.S], [n.R // 2, n.R // 2], [False, True, False]
-        return last(
-            torch.ops.aten.convolution_backward(first(dy), first(x), shape, None, stride, padding, [1, 1], False, [0, 0], 1, wanted)[1]
-        )
+        shape = first(x.new_empty(n.K, n.R, n.R, n.C))
+        return last(gradients(n, first(dy), first(x), shape, [False, True, False])[1])
 
     def second(self, n: Sizes, x: np.ndarray, dy: np.ndarray) -> np.ndarray:
         p, dw = padded(x, n.R // 2), np.zeros((n.K, n.R, n.R, n.C))
@@ -124,11 +121,8 @@ class Conv2dInputGradient(Convolution):
         return n.K * n.R * n.R
 
     def define(self, n: Sizes, dy: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
-        shape = dy.new_empty(n.B, n.C, n.H, n.W).to(memory_format=torch.channels_last)
-        stride, padding, wanted = [n.S, n.S], [n.R // 2, n.R // 2], [True, False, False]
-        return last(
-            torch.ops.aten.convolution_backward(first(dy), shape, first(w), None, stride, padding, [1, 1], False, [0, 0], 1, wanted)[0]
-        )
+        shape = first(dy.new_empty(n.B, n.H, n.W, n.C))
+        return last(gradients(n, first(dy), shape, first(w), [True, False, False])[0])
 
     def second(self, n: Sizes, dy: np.ndarray, w: np.ndarray) -> np.ndarray:
         by = n.R // 2

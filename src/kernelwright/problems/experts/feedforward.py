@@ -46,6 +46,7 @@ class SwiGlu(FeedForward):
     inputs, outputs = {"x": "T D", "gate": "F D", "up": "F D", "down": "D F"}, {"y": "T D"}
     independent = {"T": 64}
     weights = ("gate", "up", "down")
+    drawn_anew = ("x", "gate", "up", "down")
     full = ((4096, 4096, 14336), (64, 8192, 28672))
     tiny = ((10, 16, 40), (1, 8, 8), (5, 24, 17))
 
@@ -222,7 +223,8 @@ class DecoderLayer(Expert):
     outputs = {"y": "B S H*2*E"}
     independent = {"B": 1}
     weights = ("qkv", "out", "gate", "up", "down")
-    dtypes, normals, adversarial = ("bf16",), ("normal",), ("nan",)
+    # a NaN reaches the tokens before it or not, depending on how a kernel leaves out what is masked
+    dtypes, normals, adversarial = ("bf16",), ("normal",), ("small",)
     full = ((2, 2048, 32, 64, 14336), (1, 4096, 16, 64, 5632))
     tiny = ((2, 9, 2, 4, 24), (1, 1, 1, 4, 8), (1, 17, 3, 4, 16))
     tolerance = TOLERANCE

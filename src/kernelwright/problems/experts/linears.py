@@ -64,7 +64,7 @@ class LinearInt4(LinearProblem):
     title = "linear-int4"
     formula = "x w^T, w = (q - 8) s: two 4-bit q a byte, the even column in its high half, one scale s for each 32 columns of a row"
     inputs, outputs = {"x": "M K", "q": "N K//2 : int8", "s": "N K//32"}, {"y": "M N"}
-    independent = {"M": 128, "N": 256}
+    drawn_anew = ("x", "q", "s")
     tiny = ((9, 32, 64), (1, 16, 32), (3, 48, 96))
     dtypes = ("bf16",)
     tolerance = LinearInt8.tolerance
@@ -101,6 +101,7 @@ class LinearSparse(LinearProblem):
     inputs, outputs = {"x": "M K", "w": "N K"}, {"y": "M N"}
     weights, drawn_anew = ("w",), ("w",)
     degree, least_sm = 2, 80
+    adversarial = ("small",)  # a product with a zero weight is left out, or spreads a NaN
     dtypes = ("fp16", "bf16")
     full = ((4096, 4096, 4096), (8192, 8192, 8192))
     tiny = ((9, 16, 32), (1, 8, 16), (16, 32, 64))

@@ -30,6 +30,7 @@ class RowSum(Expert):
     formula = "sum of each row"
     axes = ("rows", "cols")
     inputs, outputs = {"x": "rows cols"}, {"y": "rows"}
+    drawn_anew = ("x",)
     dtypes, degree, unit = ("fp32", "bf16", "fp16"), 1, "vector"
     independent = {"rows": 256}
     full = ((16384, 8192), (64, 2097152))
@@ -88,6 +89,7 @@ class ArgMax(Expert):
     formula = "the largest value of each row, and its column"
     axes = ("rows", "cols")
     inputs, outputs = {"x": "rows cols"}, {"value": "rows", "index": "rows : int64"}
+    drawn_anew = ("x",)
     dtypes, unit, exactly = ("fp32",), "vector", ("value", "index")
     normals, adversarial = ("normal",), ("negative", "rising")
     full = ((4096, 4096), (64, 131072))
@@ -172,6 +174,7 @@ class LogSumExp(Expert):
     formula = "log(sum(exp(x))) of each row"
     axes = ("rows", "cols")
     inputs, outputs = {"x": "rows cols"}, {"y": "rows"}
+    drawn_anew = ("x",)
     dtypes, unit = ("fp32", "bf16"), "vector"
     independent = {"rows": 256}
     adversarial = ("large", "small", "nan")
@@ -236,6 +239,7 @@ class RunningMaximum(Expert):
     formula = "largest element so far, along each row"
     axes = ("rows", "cols")
     inputs, outputs = {"x": "rows cols"}, {"y": "rows cols"}
+    drawn_anew = ("x",)
     dtypes, unit, exactly = ("fp32", "bf16"), "vector", ("y",)
     independent = {"rows": 64}
     normals, adversarial = ("normal", "rising"), ("negative",)
@@ -278,8 +282,9 @@ class Histogram(Expert):
     tolerance = "integer counts: equal; bins are one wide, so that no product decides where a value belongs"
 
     def draw(self, n: Sizes, case: str, spec: TensorSpec, rng: torch.Generator, device: Any) -> torch.Tensor:
-        # a few values lie outside; none near an edge; crowded: most in one bin, as atomics like it least
-        x = normal(spec.shape, rng, device) * (n.bins / 4 if case == "normal" else 0.4) + n.bins / 2
+        # a few values lie outside; none near an edge; crowded: half in three bins, as atomics like it least, and of 2^26 values less than
+        # 2^24 in each: torch.histc counts float32 inputs in float32
+        x = normal(spec.shape, rng, device) * (n.bins / 4 if case == "normal" else 2) + n.bins / 2
         return x.floor() + uniform(spec.shape, rng, device) / 2 + 0.25
 
     def flops(self, n: Sizes) -> float:

@@ -178,9 +178,10 @@ class GatedRecurrence(Sequence):
     formula = "h_t = a_t h_(t-1) + sqrt(1 - a_t^2) x_t, element by element"
     axes = ("B", "T", "D")
     inputs, outputs = {"a": "B T D : fp32", "x": "B T D"}, {"h": "B T D"}
+    drawn_anew = ("a", "x")
     independent = {"B": 1, "D": 64}
     dtypes, unit = ("fp32", "bf16"), "vector"
-    full = ((8, 2048, 4096), (1, 8192, 4096))
+    full = ((8, 2048, 4096), (1, 4096, 8192))
     tiny = ((2, 18, 6), (1, 1, 1), (1, 7, 9))
     tolerance = "one rounding of the output, and of each float32 step of the recurrence"
 

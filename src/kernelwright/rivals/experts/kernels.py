@@ -55,14 +55,12 @@ def _conv(n: Any, o: Any, x: Any, w: Any) -> Any:
 
 def _conv_dw(n: Any, o: Any, x: Any, dy: Any) -> Any:
     with autotuned():
-        shape = x.new_empty(n.K, n.C, n.R, n.R).to(memory_format=torch.channels_last)
-        return last(gradients(n, first(dy), first(x), shape, [False, True, False])[1])
+        return last(gradients(n, first(dy), first(x), first(o["dw"]), [False, True, False])[1])
 
 
 def _conv_dx(n: Any, o: Any, dy: Any, w: Any) -> Any:
     with autotuned():
-        shape = dy.new_empty(n.B, n.C, n.H, n.W).to(memory_format=torch.channels_last)
-        return last(gradients(n, first(dy), shape, first(w), [True, False, False])[0])
+        return last(gradients(n, first(dy), first(o["dx"]), first(w), [True, False, False])[0])
 
 
 def _conv_depthwise(n: Any, o: Any, x: Any, w: Any) -> Any:
@@ -71,8 +69,7 @@ def _conv_depthwise(n: Any, o: Any, x: Any, w: Any) -> Any:
 
 
 def _conv_causal(n: Any, o: Any, x: Any, w: Any, bias: Any) -> Any:
-    with autotuned():
-        return F.silu(F.conv1d(x, w[:, None], bias, padding=n.W - 1, groups=n.C)[..., : n.T])
+    return F.silu(F.conv1d(x, w[:, None], bias, padding=n.W - 1, groups=n.C)[..., : n.T])
 
 
 def _conv_causal_taps(n: Any, o: Any, x: Any, w: Any, bias: Any) -> Any:
@@ -122,36 +119,31 @@ def _rotary(n: Any, o: Any, x: Any, cos: Any, sin: Any) -> Any:
     return y
 
 
-def _complex(x: Any) -> Any:
-    return torch.view_as_complex(x)
+# without out=: with it PyTorch's transforms on a GPU write a result of their own and multiply that into the output, one more pass
 
 
 def _fft(n: Any, o: Any, x: Any) -> Any:
-    torch.fft.fft(_complex(x), out=_complex(o["y"]))
-    return o["y"]
+    return torch.view_as_real(torch.fft.fft(torch.view_as_complex(x)))
 
 
 def _rfft(n: Any, o: Any, x: Any) -> Any:
-    torch.fft.rfft(x, out=_complex(o["y"]))
-    return o["y"]
+    return torch.view_as_real(torch.fft.rfft(x))
 
 
 def _irfft(n: Any, o: Any, x: Any) -> Any:
-    return torch.fft.irfft(_complex(x), n.N, out=o["y"])
+    return torch.fft.irfft(torch.view_as_complex(x), n.N)
 
 
 def _fft2(n: Any, o: Any, x: Any) -> Any:
-    torch.fft.fft2(_complex(x), out=_complex(o["y"]))
-    return o["y"]
+    return torch.view_as_real(torch.fft.fft2(torch.view_as_complex(x)))
 
 
 def _fft3(n: Any, o: Any, x: Any) -> Any:
-    torch.fft.fftn(_complex(x), dim=(1, 2, 3), out=_complex(o["y"]))
-    return o["y"]
+    return torch.view_as_real(torch.fft.fftn(torch.view_as_complex(x), dim=(1, 2, 3)))
 
 
 def _cgemm(n: Any, o: Any, a: Any, b: Any) -> Any:
-    torch.mm(_complex(a), _complex(b), out=_complex(o["c"]))
+    torch.mm(torch.view_as_complex(a), torch.view_as_complex(b), out=torch.view_as_complex(o["c"]))
     return o["c"]
 
 
@@ -160,7 +152,7 @@ ATEN = "PyTorch's own kernel"
 HALF_STATISTICS = "PyTorch's CPU kernel takes float32 statistics with float32 inputs only"
 
 KERNELS: dict[str, tuple[ExpertRival, ...]] = {
-    "gemm-tf32": (ExpertRival("cublaslt", "cuBLAS through torch.mm, TF32 allowed; float32 on a CPU", _gemm_tf32),),
+    "gemm-tf32": (ExpertRival("cublas", "cuBLAS through torch.mm, TF32 allowed; float32 on a CPU", _gemm_tf32),),
     "gemm-fp8": (
         ExpertRival("cublaslt", "torch._scaled_mm with scales by row, partial sums in float32", _gemm_fp8),
         ExpertRival("cublaslt-fast", "the same with use_fast_accum", _gemm_fp8_fast, cuda_only="it is the tensor cores' fast accumulation"),
@@ -178,8 +170,11 @@ KERNELS: dict[str, tuple[ExpertRival, ...]] = {
     "conv2d-weight-gradient": (ExpertRival("cudnn", CUDNN, _conv_dw),),
     "conv2d-input-gradient": (ExpertRival("cudnn", CUDNN, _conv_dx),),
     "conv-depthwise": (ExpertRival("cudnn", CUDNN, _conv_depthwise),),
-    "conv1d-causal": (ExpertRival("cudnn", CUDNN, _conv_causal), ExpertRival("inductor", "Triton through torch.compile", _conv_causal_taps,
-                      compiled=True, cuda_only="compiling for it is what the rival `compile` does")),
+    "conv1d-causal": (
+        ExpertRival("aten", f"{ATEN}s, conv1d by channels and silu", _conv_causal),
+        ExpertRival("inductor", "Triton through torch.compile", _conv_causal_taps, compiled=True,
+                    cuda_only="compiling for it is what the rival `compile` does"),
+    ),
     "row-sum": (ExpertRival("aten", f"{ATEN}, torch.sum", lambda n, o, x: torch.sum(x, -1, out=o["y"])),),
     "sum-all": (ExpertRival("aten", f"{ATEN}, torch.sum", lambda n, o, x: torch.sum(x, 0, keepdim=True, out=o["y"])),),
     "argmax": (ExpertRival("aten", f"{ATEN}, torch.max", _argmax),),

@@ -250,7 +250,7 @@ def _cross_entropy(n: Any, o: Any, x: Any, target: Any) -> Any:
 
 def _cross_entropy_backward(n: Any, o: Any, x: Any, target: Any, g: Any) -> Any:
     y = torch.softmax(x, -1, dtype=torch.float32).scatter_add_(1, target[:, None], x.new_full((n.T, 1), -1, dtype=torch.float32))
-    return torch.mul(y, g[:, None], out=None if x.dtype != torch.float32 else o["dx"])
+    return torch.mul(y, g[:, None], out=o["dx"])
 
 
 def _linear_cross_entropy(n: Any, o: Any, h: Any, w: Any, target: Any) -> Any:
@@ -286,11 +286,6 @@ def _newton_schulz(n: Any, o: Any, g: Any) -> Any:
         a = x @ x.mT
         x = torch.addmm(x, torch.addmm(a, a, a, beta=-4.775, alpha=2.0315), x, beta=3.4445)
     return x
-
-
-def _batch_norm(n: Any, o: Any, x: Any, w: Any, b: Any) -> Any:
-    with autotuned():
-        return BatchNorm().eager_form(n, x, w, b)
 
 
 def _bottleneck(n: Any, o: Any, x: Any, w1: Any, b1: Any, w2: Any, b2: Any, w3: Any, b3: Any) -> Any:
@@ -333,7 +328,8 @@ MODULES: dict[str, tuple[ExpertRival, ...]] = {
         ExpertRival("flex", "FlexAttention with a block mask: Triton", _flex, cuda_only="it is a Triton template"),
         ExpertRival(
             "efficient", "the memory-efficient kernel through SDPA, with the mask", _masked,
-            prepare=lambda n, o, q, k, v: visible(n.S, n.S, q.device, n.W), cuda_only=NO_EFFICIENT,
+            prepare=lambda n, o, q, k, v: q.new_zeros(n.S, n.S).masked_fill_(~visible(n.S, n.S, q.device, n.W), -math.inf),
+            cuda_only=NO_EFFICIENT,
         ),
     ),
     "attention-latent-decode": (
@@ -361,13 +357,16 @@ MODULES: dict[str, tuple[ExpertRival, ...]] = {
     "lstm": (ExpertRival("cudnn", "cuDNN's recurrent layers through torch.lstm, weights in one buffer", _lstm, prepare=_flat_weights),),
     "long-convolution": (ExpertRival("cufft", "cuFFT, transforms padded to a power of two", _long_convolution),),
     "linear-int8": (
-        ExpertRival("int8pack", "PyTorch's _weight_int8pack_mm", lambda n, o, x, q, s: torch._weight_int8pack_mm(x, q, s)),
+        ExpertRival("cublas", "cuBLAS, weights brought to the inputs' type before, scaled after",
+                    lambda n, o, x, q, s, kept: torch.mm(x, kept.T, out=o["y"]).mul_(s), prepare=lambda n, o, x, q, s: q.to(x.dtype)),
+        ExpertRival("int8pack", "PyTorch's _weight_int8pack_mm; on a GPU without tensor cores",
+                    lambda n, o, x, q, s: torch._weight_int8pack_mm(x, q, s)),
     ),
     "linear-int4": (ExpertRival("int4pack", "PyTorch's _weight_int4pack_mm, weights packed before", _int4, prepare=_int4_packed),),
     "linear-sparse": (
         ExpertRival(
             "cusparselt", "cuSPARSELt through torch._cslt_sparse_mm, weights compressed before",
-            lambda n, o, x, w, kept: torch._cslt_sparse_mm(kept, x.T).T,
+            lambda n, o, x, w, kept: torch._cslt_sparse_mm(kept, x.T, transpose_result=True),
             prepare=lambda n, o, x, w: torch._cslt_compress(w), cuda_only="cuSPARSELt is for GPUs",
         ),
         ExpertRival("cublas", "the dense product, torch.mm into the output", lambda n, o, x, w: torch.mm(x, w.T, out=o["y"])),
@@ -383,6 +382,9 @@ MODULES: dict[str, tuple[ExpertRival, ...]] = {
     "adamw": (ExpertRival("fused", "PyTorch's fused AdamW", _adamw, prepare=_adam_state),),
     "gradient-clip": (ExpertRival("aten", f"{ATEN}s, vector_norm and mul", _clip),),
     "newton-schulz": (ExpertRival("cublas", "cuBLAS, sums in the products", _newton_schulz),),
-    "batchnorm-training": (ExpertRival("cudnn", "cuDNN's batch normalisation through F.batch_norm", _batch_norm),),
+    "batchnorm-training": (
+        ExpertRival("cudnn", "cuDNN's batch normalisation through F.batch_norm",
+                    lambda n, o, x, w, b: BatchNorm().eager_form(n, x, w, b)),
+    ),
     "residual-bottleneck": (ExpertRival("cudnn", "cuDNN, bias, residual and relu fused; oneDNN on a CPU", _bottleneck),),
 }  # fmt: skip
