@@ -21,7 +21,6 @@ from published import command_line, write_summary, write_trials
 
 from kernelwright import rivals
 from kernelwright.candidate_file import load
-from kernelwright.evaluate import evaluator as evaluation
 from kernelwright.evaluate.evaluator import Evaluator
 from kernelwright.evaluate.jobs import ALL_RUNGS, SCREEN_RUNGS, Job
 from kernelwright.loop import headline_mode
@@ -61,12 +60,11 @@ def main() -> None:
     args = parser.parse_args()
 
     target, started = usable(args.target), time.monotonic()
-    evaluation.RIVAL_SECONDS = args.patience
     args.out.mkdir(parents=True, exist_ok=True)
     path = args.out / "items.jsonl"
     items = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
     done = {item["item"] for item in items}
-    with Evaluator(target) as evaluator, path.open("a") as lines:
+    with Evaluator(target, rival_seconds=args.patience) as evaluator, path.open("a") as lines:
         environment = evaluator.environment
         for name, work in listed(target, evaluator, args.only):
             if name in done:

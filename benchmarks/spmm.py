@@ -32,7 +32,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from measuring import Budget, Lines, commands, environment, hopeless, of_one_place, read, refuse, supervise
+from measuring import STARTS, Budget, Lines, commands, environment, hopeless, of_one_place, read, refuse, supervise
 from published import command_line, write_summary
 
 from kernelwright import rivals
@@ -92,7 +92,9 @@ def measure(args: argparse.Namespace, raw: Path) -> None:
     weights = [(zeros, m, k) for zeros in ZEROS for m, k in shapes if zeros == ZEROS[0] or (m, k) in MORE_ZEROS]
     lines.add({"environment": environment(), "command": command_line("spmm.py")})
     before = of_one_place(read(raw))[1]
-    done = {line["end"] for line in before if "end" in line} | hopeless(before)
+    ended = {line["end"] for line in before if "end" in line}
+    done = ended | hopeless(before)
+    fatal = sum(line.get("start", "").endswith(INEXACT) and line["start"] not in ended for line in before) >= STARTS
     missing = {(z, m, k): [n for n in args.rows if step_of(z, m, k, n) not in done] for z, m, k in weights}
     count = sum(map(len, missing.values()))
     try:
@@ -112,7 +114,8 @@ def measure(args: argparse.Namespace, raw: Path) -> None:
                     lines.add(step(kernels, weight, n, budget.left / max(1, count)))
                     count -= 1
                     alone = f"{step_of(zeros, m, k, n)} {INEXACT}"
-                    if alone not in done:  # behind all others: a library that fails in a capture could take them along
+                    # behind all others, and no more once it took the process down: each start costs seconds of everything else
+                    if alone not in done and not fatal:
                         lines.add({"start": alone})
                         lines.add({"end": alone, "of": step_of(zeros, m, k, n)} | inexact(kernels, weight, n))
     budget.close()

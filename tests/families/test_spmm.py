@@ -179,6 +179,13 @@ def test_seeds_are_legal_distinct_and_render(shape: str):
             assert plan is not None and family.illegal(config, w, H200) is None
 
 
+def test_dependent_launches_and_clusters_are_hopper_s():
+    for case in CASES:
+        plan = case.candidate.plan
+        assert plan is not None and all(launch.pdl == (case.device is H200) for launch in plan.launches)
+        assert case.device is H200 or all(launch.cluster == (1, 1, 1) for launch in plan.launches)
+
+
 @pytest.mark.parametrize(
     ("text", "device", "family", "words"),
     [
@@ -188,6 +195,8 @@ def test_seeds_are_legal_distinct_and_render(shape: str):
         ("spmm:129x64x64", H200, Tiles(), "up to 128 rows"),
         ("spmm:16x64x65", H200, Tiles(), "16 bytes"),
         ("spmm:16x64x64", A100, Tiles(), "sm_90"),
+        ("spmm:16x64x64", DeviceFacts(target="cuda:sm_100", sms=148), Tiles(), "sm_90"),
+        ("spmm:16x64x64", DeviceFacts(target="cuda:sm_75", sms=40), Streams(), "sm_80"),
     ],
 )
 def test_what_it_refuses(text: str, device: DeviceFacts, family: Family, words: str):

@@ -57,6 +57,9 @@ def test_siblings_are_one_product(monkeypatch, bias: bool):
         model.k_proj(x + 1), before[1] * 0 + nn.functional.linear(x + 1, model.k_proj.weight, model.k_proj.bias), atol=2e-3
     )
     assert {k: v.tolist() for k, v in model.state_dict().items()} == {k: v.tolist() for k, v in saved.items()}, "as if nothing were joined"
+    once = model.q_proj(x)  # and neither k nor v
+    x.mul_(2)
+    assert not torch.equal(model.q_proj(x), once), "whoever asks again gets what x is now"
 
 
 def test_a_gated_mlp_is_two_products():
@@ -70,6 +73,9 @@ def test_a_gated_mlp_is_two_products():
     assert {k: v.tolist() for k, v in model.state_dict().items()} == {k: v.tolist() for k, v in saved.items()}
     model.load_state_dict({k: v for k, v in made_other().state_dict().items()})
     assert torch.equal(model.gate_proj.weight, made_other().gate_proj.weight)
+    assert torch.allclose(model(x), made_other()(x), atol=0.02, rtol=0.01), "biases, too, are loaded into the joined layer"
+    with pytest.raises(RuntimeError, match="does not fit a layer"):
+        model.load_state_dict({"gate_proj.weight": torch.zeros(80, 64).half()}, strict=False)
     sparse.unfuse(model)
     assert type(model) is Mlp and not hasattr(model, "joined") and torch.equal(model(x), made_other()(x))
 

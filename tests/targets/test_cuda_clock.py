@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import chain, repeat
@@ -55,6 +56,12 @@ def test_work_that_is_never_ahead_gives_no_sample_and_leaves_the_spin_alone():
 
 def test_work_that_synchronizes_is_clocked_with_its_gaps():
     assert clock(iter([(90.0, False)] * ATTEMPTS)).device_us(lambda: None, cold=False, gaps=True) == 90.0
+
+
+def test_work_that_no_spin_outlasts_is_clocked_once():
+    one, answers = clock(iter([])), iter([(4e4, False)])
+    one.between_events = lambda work, *, cold, before: (work(), next(answers))[1]  # pyright: ignore[reportAttributeAccessIssue]
+    assert one.device_us(lambda: time.sleep(0.03), cold=True, gaps=True) == 4e4 and one._spin == FIRST_SPIN
 
 
 @pytest.mark.parametrize(

@@ -50,10 +50,12 @@ class _Product:
             -(-self.given.shape[0] // X_ROWS) * X_ROWS, self.given.shape[1], dtype=self.given.dtype, device=self.given.device
         )
         self.algorithm = 0
-        self.packed = torch._cslt_compress(two_of_four(self.weight))  # pyright: ignore[reportPrivateImportUsage]
+        self.packed = self.weight.new_empty(0)
 
     def prepare(self) -> None:
-        self.packed.copy_(torch._cslt_compress(two_of_four(self.weight)))  # pyright: ignore[reportPrivateImportUsage]
+        packed = torch._cslt_compress(two_of_four(self.weight))  # pyright: ignore[reportPrivateImportUsage]
+        # in its place: a CUDA graph reads it there
+        self.packed = self.packed.copy_(packed) if self.packed.numel() else packed
         self.x[: self.given.shape[0]].copy_(self.given)
 
     def call(self) -> torch.Tensor:

@@ -38,21 +38,22 @@ class Joined(SparseLinear):
         weight = compress(join(dense), first.layout, min_sparsity=0, **first.options)
         super().__init__(weight, nn.Parameter(join(biases), requires_grad=False) if biases else None)
         self.sizes, self.turns = [layer.out_features for layer in layers], turns
-        self._kept: tuple[Tensor, tuple[Tensor, ...]] | None = None
+        self._kept: tuple[Tensor, dict[int, Tensor]] | None = None
 
     def part_of(self, whole: Tensor, index: int) -> Tensor:
         """Rows of the layer of this number, in a tensor of all rows."""
         return whole.unflatten(0, (-1, 2, TURN))[:, index].flatten(0, 1) if self.turns else whole.split(self.sizes)[index]
 
     def result(self, x: Tensor, index: int) -> Tensor:
-        """Of one of the layers. The first that is asked for an x computes all, the last takes its own away."""
-        if self._kept is None or self._kept[0] is not x:
+        """Of one of the layers. The first that is asked for an x computes all, and each takes its own away: who is asked again computes
+        again, as x may have been written to meanwhile."""
+        kept = self._kept
+        if kept is None or kept[0] is not x or index not in kept[1]:
             y = self(x)
-            parts = tuple(t.view(*y.shape[:-1], -1) for t in apart(y.flatten(0, -2))) if self.turns else y.split(self.sizes, -1)
-            self._kept = (x, parts)
-        own = self._kept[1][index]
-        if index == len(self.sizes) - 1:
-            self._kept = None
+            parts = [t.view(*y.shape[:-1], -1) for t in apart(y.flatten(0, -2))] if self.turns else y.split(self.sizes, -1)
+            kept = (x, dict(enumerate(parts)))
+        own = kept[1].pop(index)
+        self._kept = kept if kept[1] else None
         return own
 
     def _save_to_state_dict(self, destination: Any, prefix: str, keep_vars: bool) -> None:
@@ -85,11 +86,21 @@ class Part(SparseLinear):
 
     def _load(self, weight: Compressed) -> None:
         """Its rows of the joined weight become these."""
+        self._fits(weight)
         whole: Joined = self.__dict__["_whole"]
         dense = whole.compressed.to_dense()
-        rows = whole.part_of(torch.arange(dense.shape[0], device=dense.device), self.index)
-        dense[rows] = weight.to_dense().to(dense.device)
+        dense[self._rows(dense)] = weight.to_dense().to(dense.device)
         whole._set(compress(dense, whole.layout, min_sparsity=0, **whole.compressed.options))
+
+    def _load_from_state_dict(self, state_dict, prefix, local_metadata, strict, missing_keys, unexpected_keys, error_msgs) -> None:
+        super()._load_from_state_dict(state_dict, prefix, local_metadata, strict, missing_keys, unexpected_keys, error_msgs)
+        whole: Joined = self.__dict__["_whole"]
+        if self.bias is not None and whole.bias is not None:  # a copy: 16 rows in turn are no view
+            whole.bias.data[self._rows(whole.bias)] = self.bias.data.to(whole.bias)
+
+    def _rows(self, whole: Tensor) -> Tensor:
+        """Which of the joined ones are its own."""
+        return self.__dict__["_whole"].part_of(torch.arange(whole.shape[0], device=whole.device), self.index)
 
     def separate(self) -> SparseLinear:
         return SparseLinear(self.compressed, self.bias).train(self.training)

@@ -87,11 +87,14 @@ class SparseLinear(nn.Module):
         rest = {key: value for key, value in state_dict.items() if key not in {prefix + name for name in (*NAMES, "weight")}}
         super()._load_from_state_dict(rest, prefix, local_metadata, strict, missing_keys, unexpected_keys, error_msgs)
 
-    def _load(self, weight: Compressed) -> None:
+    def _fits(self, weight: Compressed) -> None:
         if weight.shape != (self.out_features, self.in_features) or weight.dtype != self.dtype:
             raise SparseError(
                 f"a {weight.dtype} weight of {weight.shape} does not fit a layer of {self.dtype}, {(self.out_features, self.in_features)}"
             )
+
+    def _load(self, weight: Compressed) -> None:
+        self._fits(weight)
         mine = self.compressed
         self._set(weight.to(mine.device).as_layout(mine.layout, **mine.options))
 

@@ -60,11 +60,10 @@ class Served:
         fused = self.kernels.get(_key(weight, f"bias+{epilogue}".rstrip("+")), []) if bias is not None else []
         kernels = fused if fused and fused[-1][0] >= x.shape[0] else plain
         at = bisect.bisect_left(kernels, x.shape[0], key=lambda k: k[0])
-        if self.off or at == len(kernels):
+        if self.off or at == len(kernels) or (facts := _numbers(weight)) is None:
             return False
         entry = kernels[at][1]
-        tensors = {"x": x, "records": weight.parts["records"].view(torch.int32), "offsets": weight.parts["offsets"]}
-        tensors["facts"] = _numbers(weight)
+        tensors = {"x": x, "records": weight.parts["records"].view(torch.int32), "offsets": weight.parts["offsets"], "facts": facts}
         if kernels is fused and bias is not None:
             tensors["bias"] = bias
         tensors["y"] = out
@@ -81,13 +80,13 @@ class Served:
     def unpack(self, weight: Compressed, out: Tensor) -> bool:
         """Whether a kernel was enqueued that writes the dense weight into `out`."""
         entries = self.unpacking.get((DTYPE_NAMES[weight.dtype], weight.layout, _expected(weight)), [])
-        if self.off or not entries or not _readable(weight):
+        if self.off or not entries or not _readable(weight) or (facts := _numbers(weight)) is None:
             return False
         entry = min(entries, key=lambda e: abs(math.log(math.prod(weight.shape) / math.prod(e.workload.axes.values()))))
         tensors = {
             "records": weight.parts["records"].view(torch.int32),
             "offsets": weight.parts["offsets"],
-            "facts": _numbers(weight),
+            "facts": facts,
             "w": out,
         }
         try:
@@ -107,7 +106,7 @@ class Served:
             self.launcher.ready(operation, *tensors.values())
             done = self.launcher.launch(operation, *tensors.values())
         device = tensors["records"].device
-        if done is None and not (device.type == "cuda" and torch.cuda.is_current_stream_capturing()):  # which forbids loading kernels
+        if done is None and not _capturing(device):  # which forbids loading kernels
             artifact = self.folders[entry.candidate].artifact(entry)
             assert artifact is not None and entry.plan is not None, "a CUDA kernel has a cubin and a plan"
             try:
@@ -143,8 +142,7 @@ def unpack(weight: Compressed, out: Tensor) -> bool:
 def _of(weight: Compressed) -> Served | None:
     key = (weight.device, engine.used())
     if key not in _served:
-        capturing = weight.device.type == "cuda" and torch.cuda.is_current_stream_capturing()
-        if capturing:
+        if _capturing(weight.device):
             return None
         _served[key] = _open(*key)
     return _served[key]
@@ -206,9 +204,16 @@ def _key(weight: Compressed, epilogue: str) -> Key:
     return (*weight.shape, DTYPE_NAMES[weight.dtype], weight.layout, _expected(weight), epilogue)
 
 
-def _numbers(weight: Compressed) -> Tensor:
-    """The facts that a kernel reads, on the device: weights that agree in them share one."""
+def _capturing(device: torch.device) -> bool:
+    return device.type == "cuda" and torch.cuda.is_current_stream_capturing()
+
+
+def _numbers(weight: Compressed) -> Tensor | None:
+    """The facts that a kernel reads, on the device: weights that agree in them share one. None for new ones while a CUDA graph is captured,
+    which their copy to the device would break."""
     key = (weight.device, *spmm.kernel_facts(weight.facts))
     if key not in _facts:
+        if _capturing(weight.device):
+            return None
         _facts[key] = torch.tensor(key[1:], dtype=torch.int32, device=weight.device)
     return _facts[key]

@@ -31,6 +31,8 @@ from kernelwright.targets.target import CandidateFault, Contender, DeviceLost, F
 FIRST_SPIN = 100_000
 """Clock cycles, 50 us on an H200: enqueuing a graph of 20 kernels takes 5 to 20 us there."""
 LONGEST_SPIN = 20_000_000
+LONGEST_ENQUEUING = 0.02
+"""Seconds: no spin is longer, at 1 GHz and more."""
 ATTEMPTS = 9
 """Each doubles the spin: the last is 256 times the first."""
 SERVER_PAUSE = 0.010
@@ -106,15 +108,24 @@ class Clock:
     ) -> float:
         """Microseconds of `work`; NaN when the host could not keep ahead. With `gaps`, work that waits for the GPU itself, and so
         can never be enqueued ahead, is clocked all the same. `renew` is called before it is clocked once more."""
-        spin, us = self._spin, math.nan
+        spin, us, enqueuing = self._spin, math.nan, 0.0
+
+        def enqueue() -> None:
+            nonlocal enqueuing
+            begun = time.perf_counter()
+            work()
+            enqueuing = time.perf_counter() - begun
+
         for attempt in range(ATTEMPTS):
             if attempt:
                 renew()
-            us, ahead = self.between_events(work, cold=cold, before=before)
+            us, ahead = self.between_events(enqueue, cold=cold, before=before)
             if ahead:
                 # a hiccup of the host must not make every later sample of this process wait longer
                 self._spin = max(FIRST_SPIN, int(0.8 * self._spin))
                 return us
+            if gaps and enqueuing > LONGEST_ENQUEUING:
+                break  # loops that wait for values may take seconds: not nine times for nothing
             self._spin = min(2 * self._spin, LONGEST_SPIN)
         self._spin = spin  # a busy host, or work that synchronizes: a longer spin is no cure for either
         return us if gaps else math.nan

@@ -24,14 +24,12 @@ class Scheme(Family):
     scheme: ModuleType
     problem = "spmm"
     layout = "quad"
-    oldest = 90
-    """Compute capability that it needs."""
 
     def refuses(self, w: Workload, device: DeviceFacts) -> str | None:
         if w.problem != self.problem or weights(w).layout != self.layout:
             return f"it is for {spmm.LAYOUTS[self.layout].NAME} records (problem `{self.problem}`, layout {self.layout})"
-        if device.sm < self.oldest:
-            return f"it needs sm_{self.oldest}"
+        if device.sm < 80:
+            return "it needs sm_80"
         if w.dtype not in ("fp16", "bf16"):
             return f"it is for fp16 and bf16, not {w.dtype}"
         return self.scheme.refuses(w)
@@ -70,26 +68,26 @@ class Scheme(Family):
 class Streams(Scheme):
     name = "spmm_quad"
     scheme = streams
-    oldest = 80
 
 
 class Tiles(Scheme):
     name = "spmm_quad_sm90"
     scheme = tiles
 
+    def refuses(self, w: Workload, device: DeviceFacts) -> str | None:
+        return super().refuses(w, device) or ("it multiplies by wgmma, which sm_90 alone has" if device.sm != 90 else None)
+
 
 class ThreeLayer(Scheme):
     name = "spmm_three_layer"
     scheme = three_layer
     layout = "three"
-    oldest = 80
 
 
 class Unpack(Scheme):
     name = "unpack_quad"
     scheme = unpack
     problem = "unpack"
-    oldest = 80
 
 
 @cache

@@ -144,6 +144,6 @@ def plan(c: Config, w: Workload, device: DeviceFacts, records: Records, ring_byt
         block=(warps * 32, 1, 1),
         cluster=(cluster, 1, 1),
         smem=used,
-        pdl=True,
+        pdl=device.sm >= 90,
     )
     return LaunchPlan(launches=(launch,), requires=tuple(requires))

@@ -51,7 +51,9 @@ __device__ __forceinline__ void place_fillers(unsigned record, unsigned overflow
 #pragma unroll
         for (int i = 0; i < entries; i++) {
             slot[i] = kw::dot_bytes(entry[i], 0x0002, slots);
-            value[i] = kw::load_shared_2(slot[i]);  // beyond the end the block's first slot, and nothing is stored
+            // beyond the end this would be the block's first slot, which another lane may be emptying: a race to racecheck, though
+            // nothing is stored
+            value[i] = kw::load_shared_2_or_zero(slot[i], from + 8 * i < end);
         }
 #pragma unroll
         for (int i = 0; i < entries; i++) {

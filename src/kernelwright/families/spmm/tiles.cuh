@@ -185,11 +185,10 @@ extern "C" __global__ void __launch_bounds__(warps * 32 + 32, 1)
     const unsigned shared = kw::shared_address(bytes);
     const int lane = threadIdx.x % 32, warp = kw::warp_index();
     const unsigned full = shared + barriers_at, empty = full + Config::stages * 8, own = empty + Config::stages * 8;
-    if (threadIdx.x == 0) {
-        for (int i = 0; i < Config::stages; i++) kw::barrier_init(full + i * 8, 1), kw::barrier_init(empty + i * 8, warps);
-        for (int i = 0; i < warps * most_slots; i++) kw::barrier_init(own + i * 8, 1);
-        kw::fence_barrier_init();
-    }
+    // each its own: one thread would take a turn of a loop for each of 128
+    if (warp < warps && lane < most_slots) kw::barrier_init(own + (warp * most_slots + lane) * 8, 1);
+    if (warp == warps && lane < Config::stages) kw::barrier_init(full + lane * 8, 1), kw::barrier_init(empty + lane * 8, warps);
+    kw::fence_barrier_init();
     __syncthreads();
     kw::launch_dependents();
 

@@ -52,7 +52,7 @@ def plan(c: Config, w: Workload, device: DeviceFacts) -> LaunchPlan:
         grid=(f"min({blocks} * sms, cdiv(cdiv(M, 16) * cdiv(K, 128), {warps}))", 1, 1),
         block=(warps * 32, 1, 1),
         smem=warps * WARP_BYTES,
-        pdl=True,
+        pdl=device.sm >= 90,
     )
     return LaunchPlan(launches=(launch,), requires=tuple(requires))
 

@@ -129,8 +129,8 @@ class PageRank(Search):
         return check.pagerank(inputs, outputs)
 
     def solve(self, n: Sizes, **inputs: torch.Tensor) -> Any:
-        """Power iteration."""
-        rank = torch.full((n.vertices,), 1 / n.vertices, device=inputs["targets"].device)
+        """Power iteration; in float64, as on a GPU sums of many float32, in another order each time, would hardly settle."""
+        rank = torch.full((n.vertices,), 1 / n.vertices, dtype=torch.float64, device=inputs["targets"].device)
         while True:
             after = check.ranks_after_a_step(inputs, rank)
             if bool(((after - rank).abs() <= 2e-6 * after).all()):

@@ -35,8 +35,8 @@ class GptTraining(Application):
         return Shape(n.layers, n.width, n.vocabulary, n.context)
 
     def refuses(self, w: Workload) -> str | None:
-        if min(w.axes.values()) < 1 or w.axes["width"] % 32:
-            return "has sizes of 1 or more, and a width that is a multiple of 32"
+        if min(w.axes.values()) < 1 or w.axes["vocabulary"] < 2 or w.axes["width"] % 32:
+            return "has sizes of 1 or more, a vocabulary of 2 or more (of one, nothing is to be learnt), and a width that 32 divides"
         return None
 
     def instance(self, n: Sizes, case: str, rng: torch.Generator, device: Any) -> Tensors:
