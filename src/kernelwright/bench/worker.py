@@ -335,7 +335,7 @@ class Worker:
 
     def _judged(self, order: Order, w: Workload, candidate: Candidate) -> Trial | None:
         modes = order.modes or modes_for(self.target.name)
-        names = order.rivals or rivals_for(w, self.target.name)
+        names = rivals.asked(order.rivals, w) or rivals_for(w, self.target.name)
         names = tuple(n for n in names if n != candidate.source) if candidate.kind == "rival" else names
         memory, (whole, _) = self._memory(), self._needs(w)
         job = Job(
@@ -362,7 +362,8 @@ class Worker:
         elif verdict.outcome is Outcome.COMPILE_ERROR:
             status = "not compiled"
         elif verdict.outcome is Outcome.REFUSED and trial.candidate.kind == "python":
-            status, skipped = "skipped", "compiler"  # the CPU's sandbox starts none
+            if self.target.kind == "cpu":
+                status, skipped = "skipped", "compiler"  # the CPU's sandbox starts none
         elif verdict.outcome is Outcome.REFUSED:
             status = "no answer"  # its own plan excludes the problem
         elif trial.candidate.kind == "rival":
