@@ -153,7 +153,7 @@ def test_opinions_are_asked_once_and_change_no_score(task, endpoint, tmp_path):
     with Server(lambda body, number: Say(reply)) as server:
         endpoint(server)
         for _ in range(2):
-            (found,) = opinion.ask([task], [e], store, "q", path, print)
+            (found,) = opinion.ask([task], [e], store, "q", path)
         assert len(server.requests) == 1 and "return x" in server.requests[0]["messages"][0]["content"]
     assert found.opinion == "cheat" and found.verdict == "OK"
     with_opinion, without = (Board("s", [task], [e], store, "q", opinions=p) for p in (path, None))
