@@ -13,10 +13,10 @@ from kernelwright.archive import Archive
 from kernelwright.bench import models, opinion
 from kernelwright.bench.answers import Entrant
 from kernelwright.bench.board import Board
+from kernelwright.bench.messages import Prompt
 from kernelwright.bench.results import Answer, Result, Store
 from kernelwright.bench.run import Options, baseline, run
 from kernelwright.bench.tasks import kernelbench, only
-from kernelwright.bench.worker import Prompt
 from kernelwright.evaluate.profile import Profiler
 from kernelwright.propose.llm_answer import PYTHON, languages
 from kernelwright.propose.llm_calls import Calls

@@ -19,8 +19,8 @@ import msgspec
 
 from kernelwright.bench import hercules
 from kernelwright.bench.answers import Entrant
+from kernelwright.bench.messages import LOADING, Broken, Doing, Done, Opened, Order, Prompt, Said
 from kernelwright.bench.results import Answer, Facts, Fault, Result, Store, Task, asked_id
-from kernelwright.bench.worker import LOADING, Broken, Doing, Done, Opened, Order, Prompt, Said
 from kernelwright.evaluate.evaluator import JudgeError
 from kernelwright.records import Environment
 from kernelwright.settings import child_environment, settings, writable

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -96,7 +97,9 @@ def bench(asked: Asked) -> None:
     if asked.write:
         from kernelwright.bench import models
 
+        started = time.monotonic()
         entrants.append(models.write(asked.write, tasks, store, target, options, asked.samples, asked.turns, _lines(screen)))
+        options = replace(options, minutes=options.minutes - (time.monotonic() - started) / 60)
     if asked.lint_only:
         entrants = []
     elif not entrants:
