@@ -73,7 +73,7 @@ def test_calls_of_the_library_are_read_from_the_syntax_tree(source, note):
 NORMALISED = PROBLEM.replace("self.scale =", "self.norm = torch.nn.BatchNorm1d(width)\n        self.scale =").replace(
     "tanh(x)", "tanh(self.norm(x))"
 )
-OWN_BUFFER = NORMALISED.replace("self.norm =", "self.register_buffer('half', torch.tensor(0.5))\n        self.norm =")
+OWN_BUFFER = NORMALISED.replace("self.norm =", "self.register_buffer('offset', torch.tensor(0.5))\n        self.norm =")
 
 
 @pytest.mark.parametrize(
