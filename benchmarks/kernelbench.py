@@ -26,6 +26,8 @@ CPU_RIVALS = ("eager", "compile")
 
 
 def main(arguments: list[str] | None = None) -> int:
+    from kernelwright.targets.target import TargetUnavailable
+
     options = _options(arguments)
     options.out.mkdir(parents=True, exist_ok=True)
     until = time.monotonic() + 60 * options.minutes
@@ -33,7 +35,11 @@ def main(arguments: list[str] | None = None) -> int:
     for i, level in enumerate(options.levels):
         left = (until - time.monotonic()) / 60
         minutes = max(0.1, left / (len(options.levels) - i))
-        boards[level] = _level(level, options, minutes)
+        try:
+            boards[level] = _level(level, options, minutes)
+        except (ValueError, TargetUnavailable) as error:  # a checkout or answers that cannot be read, a target that is not here
+            print(error, file=sys.stderr)
+            return 2
         _write(options, boards)
     return 0
 
@@ -82,11 +88,14 @@ def _level(level: str, options: argparse.Namespace, minutes: float) -> dict[str,
         command += [x for value in values for x in (word, value)]
     command += [word for word, given in (("--lint-only", options.lint_only), ("--no-operators", options.no_operators)) if given]
     # the verb ends by itself when its minutes are over and its last problem is done; an hour more is for one that does not
-    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, timeout=60 * minutes + 3600)
+    try:
+        done = subprocess.run(command, stdout=subprocess.PIPE, text=True, timeout=60 * minutes + 3600)
+    except subprocess.TimeoutExpired:
+        return {"error": "the verb did not end within an hour of its minutes"}
     try:
         return json.loads(done.stdout)
     except ValueError:
-        return {"error": f"the verb exited with {done.returncode}", "entrants": [], "problems": []}
+        return {"error": f"the verb exited with {done.returncode}"}
 
 
 def figures(board: dict[str, Any]) -> dict[str, Any]:

@@ -191,3 +191,5 @@ def test_a_store_goes_on_after_a_line_that_was_cut_off(tmp_path):
     assert third.known(key, here) is not None
     assert third.known(key, here.replace(versions={"torch": "2"})) is None, "another version is another measurement"
     assert third.known(result("a").replace(asked="other").key, here) is None
+    third.append(result("c", "skipped", skipped="dependency").replace(asked="q", environment=here))
+    assert third.known(result("c").replace(asked="q").key, here) is None, "what was missing may be there now"

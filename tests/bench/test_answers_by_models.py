@@ -13,10 +13,10 @@ from kernelwright.archive import Archive
 from kernelwright.bench import models, opinion
 from kernelwright.bench.answers import Entrant
 from kernelwright.bench.board import Board
+from kernelwright.bench.messages import Prompt
 from kernelwright.bench.results import Answer, Result, Store
 from kernelwright.bench.run import Options, baseline, run
 from kernelwright.bench.tasks import kernelbench, only
-from kernelwright.bench.worker import Prompt
 from kernelwright.evaluate.profile import Profiler
 from kernelwright.propose.llm_answer import PYTHON, languages
 from kernelwright.propose.llm_calls import Calls
@@ -153,7 +153,7 @@ def test_opinions_are_asked_once_and_change_no_score(task, endpoint, tmp_path):
     with Server(lambda body, number: Say(reply)) as server:
         endpoint(server)
         for _ in range(2):
-            (found,) = opinion.ask([task], [e], store, "q", path, print)
+            (found,) = opinion.ask([task], [e], store, "q", path)
         assert len(server.requests) == 1 and "return x" in server.requests[0]["messages"][0]["content"]
     assert found.opinion == "cheat" and found.verdict == "OK"
     with_opinion, without = (Board("s", [task], [e], store, "q", opinions=p) for p in (path, None))

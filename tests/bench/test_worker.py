@@ -9,9 +9,10 @@ from types import SimpleNamespace
 import pytest
 
 from kernelwright.bench import operators
+from kernelwright.bench.messages import Doing, Order
 from kernelwright.bench.results import Answer, Facts, Result
 from kernelwright.bench.tasks import kernelbench, only
-from kernelwright.bench.worker import Doing, Order, Worker, mode_of, modes_for, rivals_for
+from kernelwright.bench.worker import Worker, mode_of, modes_for, rivals_for
 from kernelwright.problems import resolve
 from kernelwright.records import Environment
 from kernelwright.targets import target

@@ -70,6 +70,29 @@ def test_calls_of_the_library_are_read_from_the_syntax_tree(source, note):
     assert library_calls(source) == note
 
 
+NORMALISED = PROBLEM.replace("self.scale =", "self.norm = torch.nn.BatchNorm1d(width)\n        self.scale =").replace(
+    "tanh(x)", "tanh(self.norm(x))"
+)
+OWN_BUFFER = NORMALISED.replace("self.norm =", "self.register_buffer('offset', torch.tensor(0.5))\n        self.norm =")
+
+
+@pytest.mark.parametrize(
+    ("answer", "outcome", "words"),
+    [
+        (NORMALISED.replace("Model", "ModelNew"), Outcome.OK, "checks passed"),
+        (OWN_BUFFER.replace("Model", "ModelNew"), Outcome.OK, "checks passed"),
+        (NORMALISED.replace("Model", "ModelNew").replace("self.scale", "self.gain"), Outcome.COMPILE_ERROR, "scale; parameters keep"),
+    ],
+)
+def test_statistics_of_training_and_buffers_of_its_own_are_no_part_of_the_state(evaluator, tmp_path, answer, outcome, words):
+    file = tmp_path / "normalised.py"
+    file.write_text(NORMALISED)
+    candidate = Candidate(kind="python", source=answer, origin=Origin(kind="file"))
+    (trial,) = evaluator.evaluate([candidate], Job(workload=load(file)), stage="verify", session="test")
+    assert trial.verdict.outcome is outcome, trial.verdict.evidence
+    assert words in trial.verdict.evidence
+
+
 COMPILED = ANSWER.replace("return torch.tanh(x) * self.scale", "return torch.compile(lambda t, s: torch.tanh(t) * s)(x, self.scale)")
 
 

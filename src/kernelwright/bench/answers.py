@@ -238,7 +238,8 @@ def _baseline(path: Path) -> Mapping[str, Any]:
 
 def _baseline_of(times: Mapping[str, Any], task: Task) -> float | None:
     """KernelBench's mean, in milliseconds, by the name of the problem's file."""
-    for file, entry in (times.get(f"level{task.level}") or {}).items():
+    level = times.get(f"level{task.level}")
+    for file, entry in level.items() if isinstance(level, dict) else ():
         if str(file).partition("_")[0] == str(task.number) and isinstance(entry, dict):
             return _positive(entry.get("mean"))
     return None

@@ -108,7 +108,9 @@ def _reasons(r: Result, facts: Facts | None, measured: Comparison | None, rival:
     if r.claim is not None and r.claim.note:
         reasons.append(r.claim.note)
     if measured is not None and rival in ("eager", "compile") and r.mode == "host-offline":
-        reasons.append("ours is host time of single calls with cold buffers; published times are CUDA events around calls on warm ones")
+        reasons.append(
+            "ours is host time of single calls on other inputs each; published times are CUDA events around calls on the same ones"
+        )
     if measured is not None and rival in ("graph", "cudnn-benchmark"):
         reasons.append(
             "the published baseline is a program that a model wrote; ours is the reference itself, captured or under that setting"

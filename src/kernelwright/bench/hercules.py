@@ -85,16 +85,15 @@ def _class2(task: Task, folder: Path) -> Task:
         return task.replace(skipped="dtype", why="its tensors are float64; kernelwright's Workloads end at fp32")
     if re.search(r"float8|torch\.int8|uint8|fp4", text):
         return task.replace(skipped="dtype", why="its tensors are of 8 bits or fewer, packed in a way that only its own program reads")
-    # the first input's type; tensors of another floating type are cast to it, and back where the host function declares float
+    # the first input's type; tensors of another floating type are cast to it, and back for the host function
     drawn = text[text.index("def get_inputs") :]
     dtype = next((_DTYPES[d] for d in re.findall(r"dtype\s*=\s*torch\.(\w+)", drawn) if d in _DTYPES), "fp32")
     return task.replace(workload=Workload(problem=f"kernelbench:{folder.name}", axes={}, dtype=dtype, source=text + _ADAPTER))
 
 
-_MARK = "# ---- kernelwright: the same task in KernelBench's form"
-_ADAPTER = f'''
+_ADAPTER = '''
 
-{_MARK}
+# ---- kernelwright: the same task in KernelBench's form
 import torch as _torch
 from torch.overrides import TorchFunctionMode as _Mode
 
@@ -103,7 +102,7 @@ class _Here(_Mode):
     """On whatever device is the default, and in float64 where that is given: casts down would take the reference's precision."""
 
     def __torch_function__(self, func, types, args=(), kwargs=None):
-        kwargs = dict(kwargs or {{}})
+        kwargs = dict(kwargs or {})
         if "device" in kwargs and str(kwargs["device"]).startswith("cuda"):
             del kwargs["device"]
         double = any(isinstance(a, _torch.Tensor) and a.dtype == _torch.float64 for a in args)
@@ -150,15 +149,10 @@ class Model(_torch.nn.Module):
 '''
 
 
-def definition(w: Workload) -> str:
-    """The task's own def.py, out of the Workload that was made of it."""
-    return w.source.partition(f"\n\n{_MARK}")[0]
-
-
 def wrapped(source: str, w: Workload, command: tuple[str, ...], root: str = "") -> str:
     """A Python candidate that compiles `solution.cu` (or `reference.cu`) with the command and calls its host function. `root`: the
     checkout, for the folders that its def.py names as includes."""
-    return _WRAPPER.format(definition=definition(w), source=source, command=list(command), root=root)
+    return _WRAPPER.format(task=w.source, source=source, command=list(command), root=root)
 
 
 NVCC = ("nvcc", "-O3", "-std=c++17", "-shared", "-Xcompiler", "-fPIC", "-x", "cu")
@@ -172,7 +166,7 @@ import tempfile
 import torch
 
 _task = {{}}
-exec(compile({definition!r}, "def.py", "exec"), _task)
+exec(compile({task!r}, "def.py", "exec"), _task)
 _signature = re.search(r"(\\w+)\\s*\\(([^)]*)\\)", re.sub(r"//[^\\n]*", "", _task["FUNCTION_SIGNATURE"]))
 _parameters = [p.strip().rsplit(None, 1) for p in _signature[2].split(",") if p.strip()]
 
@@ -195,16 +189,21 @@ def _built():
     return getattr(ctypes.CDLL(library), _signature[1])
 
 
-def _input_names():
-    """As get_inputs pairs them with tensors."""
-    text = {definition!r}.split("def get_inputs", 1)[1].split("def get_outputs", 1)[0]
-    return re.findall(r'\\(\\s*"(\\w+)"\\s*,', text)
+def _drawn():
+    """Names and types of the inputs as the task draws them: a Workload has all of floating type in one."""
+    try:
+        with torch.device("meta"), _task["_Here"]():
+            pairs = _task["_drawn"]()
+    except Exception:  # it needs values
+        with _task["_Here"]():
+            pairs = _task["_drawn"]()
+    return [(name, tensor.dtype) for name, tensor in pairs]
 
 
 def _scalar(kind, value):
-    if kind in ("float", "double"):
-        return ctypes.c_float(value) if kind == "float" else ctypes.c_double(value)
-    return ctypes.c_int64(value) if "64" in kind or kind in ("long", "size_t") else ctypes.c_int(int(value))
+    if "double" in kind or "float" in kind:
+        return ctypes.c_double(value) if "double" in kind else ctypes.c_float(value)
+    return ctypes.c_int64(value) if any(word in kind for word in ("64", "long", "size_t")) else ctypes.c_int(int(value))
 
 
 _launch = _built()
@@ -216,15 +215,13 @@ class ModelNew(torch.nn.Module):
 
     def __init__(self):
         super().__init__()
-        self.names = None
+        self.drawn = _drawn()
 
     def forward(self, *tensors):
-        if self.names is None:
-            self.names = _input_names()
-        named = list(zip(self.names, tensors))
+        named = [(name, tensor.to(kind)) for (name, kind), tensor in zip(self.drawn, tensors)]
         outputs = _task["get_outputs"](named)
         found = dict(named) | dict(outputs)
-        arguments, kept = [], []
+        arguments = []
         for kind, name in _parameters:
             plain = name.lstrip("*")
             pointer = "*" in kind or name.startswith("*")
@@ -232,11 +229,7 @@ class ModelNew(torch.nn.Module):
                 stream = torch.cuda.current_stream().cuda_stream if tensors[0].is_cuda else 0
                 arguments.append(ctypes.c_void_p(stream))
             elif pointer:
-                tensor = found[plain]
-                if "float" in kind and tensor.dtype != torch.float32 and plain in dict(named):
-                    tensor = tensor.float()
-                kept.append(tensor)
-                arguments.append(ctypes.c_void_p(tensor.data_ptr()))
+                arguments.append(ctypes.c_void_p(found[plain].data_ptr()))
             else:
                 arguments.append(_scalar(kind, _task["SCALAR_ARGS"][plain]))
         _launch(*arguments)

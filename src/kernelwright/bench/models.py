@@ -19,9 +19,9 @@ from typing import Any
 
 from kernelwright.archive import Archive
 from kernelwright.bench.answers import Entrant
-from kernelwright.bench.results import Answer, Result, Store, Task
+from kernelwright.bench.messages import Order, Prompt
+from kernelwright.bench.results import Answer, Facts, Result, Store, Task
 from kernelwright.bench.run import Options, Progress, Running, WorkerDied
-from kernelwright.bench.worker import Facts, Order, Prompt
 from kernelwright.evaluate.profile import Profiler
 from kernelwright.propose import exemplars_report, llm_prompt
 from kernelwright.propose.llm_answer import AnswerError, languages, read

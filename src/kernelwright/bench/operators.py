@@ -272,7 +272,7 @@ def _both(source: str, w: Workload, device: str) -> dict[str, Any]:
     problem = problem_of(w)
     assert isinstance(problem, KernelBench)
     reference = list(reference_operators(problem, w, device))
-    before, watched = _settings(), _Compilers()
+    before, watched, imported = _settings(), _Compilers(), set(sys.modules)
     module = types.ModuleType("answer")
     sys.modules["answer"] = module
     file = Path("answer.py").resolve()
@@ -294,7 +294,7 @@ def _both(source: str, w: Workload, device: str) -> dict[str, Any]:
         if device.startswith("cuda"):
             torch.cuda.synchronize()
     flags = [name for name, value in _settings().items() if before[name] != value] + watched.flags + seen.changes
-    kernels = watched.kernels + [m for m in ("cupy", "numba", "cuda.core") if m in sys.modules] + _triton(module)
+    kernels = watched.kernels + [m for m in ("cupy", "numba", "cuda.core") if m in sys.modules and m not in imported] + _triton(module)
     return {"reference": reference, "answer": seen.names, "flags": list(dict.fromkeys(flags)), "kernels": list(dict.fromkeys(kernels))}
 
 

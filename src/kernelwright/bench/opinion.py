@@ -10,7 +10,7 @@ import json
 import re
 import time
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -74,9 +74,7 @@ def load(path: Path) -> list[Opinion]:
     return found
 
 
-def ask(
-    tasks: Sequence[Task], entrants: Sequence[Entrant], store: Store, asked: str, path: Path, progress: Callable[[Any], None]
-) -> list[Opinion]:
+def ask(tasks: Sequence[Task], entrants: Sequence[Entrant], store: Store, asked: str, path: Path) -> list[Opinion]:
     """Of every answer that was judged and has a text; appended to the file as they come. Raises SettingsError without an endpoint."""
     options = settings().llm
     if not options.url:

@@ -180,9 +180,10 @@ class Store:
             file.write(msgspec.json.encode(line) + b"\n")
 
     def known(self, key: tuple[str, ...], environment: Environment | None) -> Result | None:
-        """A result that need not be made again: of the same question, on the same device and versions."""
+        """A result that need not be made again: of the same question, on the same device and versions. A package that was missing may have
+        been installed since."""
         found = self.results.get(key)
-        if found is None or found.outcome == "NOISY" or found.environment is None or environment is None:
+        if found is None or found.outcome == "NOISY" or found.skipped == "dependency" or found.environment is None or environment is None:
             return None
         return found if found.environment.comparable(environment) else None
 

@@ -19,8 +19,8 @@ import msgspec
 
 from kernelwright.bench import hercules
 from kernelwright.bench.answers import Entrant
-from kernelwright.bench.results import Answer, Facts, Result, Store, Task, asked_id
-from kernelwright.bench.worker import LOADING, Broken, Doing, Done, Opened, Order, Prompt, Said
+from kernelwright.bench.messages import LOADING, Broken, Doing, Done, Opened, Order, Prompt, Said
+from kernelwright.bench.results import Answer, Facts, Fault, Result, Store, Task, asked_id
 from kernelwright.evaluate.evaluator import JudgeError
 from kernelwright.records import Environment
 from kernelwright.settings import child_environment, settings, writable
@@ -248,6 +248,11 @@ def _one(
                 progress(Progress(done + steps, total, task, said))
             return max(1, steps)
         except WorkerDied as error:
+            if facts is not None and options.lint and not facts.linted:  # the problem is known to run: its lint alone is given up
+                fault = Fault(rule="unusable", severity="error", text=f"the lint was given up: {error}")
+                facts = facts.replace(faults=(*facts.faults, fault), linted=True)
+                store.append(facts)
+                continue
             if facts is None:  # before any answer was begun: it is the problem's fault, or the lint's
                 why = f"it could not be looked into: {error}"
                 facts = Facts(task=task.replace(skipped="time", why=why), workload=task.workload.id if task.workload else "", linted=True)

@@ -18,7 +18,8 @@ import torch
 from kernelwright import rivals
 from kernelwright.archive import Archive
 from kernelwright.bench import hercules, operators
-from kernelwright.bench.results import Answer, Facts, Fault, Result, Task, Work
+from kernelwright.bench.messages import LOADING, Broken, Doing, Done, Opened, Order, Prompt, Said
+from kernelwright.bench.results import Answer, Facts, Fault, Result, Work
 from kernelwright.bench.tasks import domain_of
 from kernelwright.candidate_file import CandidateFileError, parse
 from kernelwright.evaluate.evaluator import NOTE_SECONDS, Evaluator, JudgeError
@@ -32,79 +33,18 @@ from kernelwright.problems.lint import lint
 from kernelwright.problems.problem import Problem
 from kernelwright.propose import llm_prompt
 from kernelwright.propose.llm_answer import languages
-from kernelwright.records import DTYPES, Candidate, Environment, Origin, Outcome, Record, Trial, Workload
+from kernelwright.records import DTYPES, Candidate, Origin, Outcome, Trial, Workload
 from kernelwright.settings import settings
 from kernelwright.targets import usable
 from kernelwright.targets.processes import die_with_parent
 from kernelwright.targets.target import Peaks, TargetUnavailable
 
-LOADING = "loading the problem"
 _WHY = {"dependency": ("ModuleNotFoundError", "ImportError"), "memory": ("allocate memory", "OutOfMemory")}
 """Why a problem cannot be loaded, by what its error says."""
 COMPILING_SECONDS = 600.0
 """A Python answer on a GPU may compile for minutes while it is loaded (nvcc, Triton): its judge is not given up before."""
 MAX_FLOAT64 = 5
 """float64 tensors as large as inputs and outputs together that a whole reference with its error scale holds at one time."""
-
-
-class Order(Record, frozen=True, kw_only=True):
-    """One task with the answers to be judged."""
-
-    task: Task
-    answers: tuple[Answer, ...]
-    rivals: tuple[str, ...] = ()
-    """Empty: all that are there for it."""
-    modes: tuple[str, ...] = ()
-    """Empty: the headline's, and host-offline on a GPU."""
-    rounds: int = 15
-    seconds: float = 5.0
-    """Of one mode."""
-    facts: Facts | None = None
-    """Known from an earlier run."""
-    lint: bool = True
-    operators: bool = True
-    """Whether answers are run once more, to see which operators they execute."""
-    asked: str = ""
-    search_seconds: float = 60.0
-    """Of the entrant `families`."""
-    prompt: bool = False
-    """Nothing is judged: what a model would be told of the task is said."""
-
-
-class Opened(Record, frozen=True, kw_only=True, tag="opened"):
-    """The device is open."""
-
-    environment: Environment
-    peaks: Peaks
-
-
-class Prompt(Record, frozen=True, kw_only=True, tag="prompt"):
-    """What a model is told of a task."""
-
-    system: str
-    task: str
-    tags: tuple[str, ...]
-    """Of the languages that it may answer in."""
-
-
-class Doing(Record, frozen=True, kw_only=True, tag="doing"):
-    """What is being done now, for whoever waits, and for the sentence if it takes too long."""
-
-    what: str
-
-
-class Done(Record, frozen=True, kw_only=True, tag="done"):
-    """The Order is finished."""
-
-
-class Broken(Record, frozen=True, kw_only=True, tag="broken"):
-    """The worker cannot go on."""
-
-    message: str
-    ours: bool = False
-
-
-Said = Opened | Prompt | Doing | Done | Broken | Facts | Result
 
 
 def rivals_for(w: Workload, target: str) -> tuple[str, ...]:
@@ -335,7 +275,7 @@ class Worker:
 
     def _judged(self, order: Order, w: Workload, candidate: Candidate) -> Trial | None:
         modes = order.modes or modes_for(self.target.name)
-        names = order.rivals or rivals_for(w, self.target.name)
+        names = rivals.asked(order.rivals, w) or rivals_for(w, self.target.name)
         names = tuple(n for n in names if n != candidate.source) if candidate.kind == "rival" else names
         memory, (whole, _) = self._memory(), self._needs(w)
         job = Job(
@@ -362,7 +302,8 @@ class Worker:
         elif verdict.outcome is Outcome.COMPILE_ERROR:
             status = "not compiled"
         elif verdict.outcome is Outcome.REFUSED and trial.candidate.kind == "python":
-            status, skipped = "skipped", "compiler"  # the CPU's sandbox starts none
+            if self.target.kind == "cpu":
+                status, skipped = "skipped", "compiler"  # the CPU's sandbox starts none
         elif verdict.outcome is Outcome.REFUSED:
             status = "no answer"  # its own plan excludes the problem
         elif trial.candidate.kind == "rival":
@@ -435,7 +376,7 @@ def main(target: str, fd: int) -> int:
         pass  # whoever asked is gone
     except Exception as error:
         traceback.print_exc()
-        send(Broken(message=f"{type(error).__name__}: {error}", ours=True))
+        send(Broken(message=f"{type(error).__name__}: {error}"))
         return 1
     finally:
         worker.close()

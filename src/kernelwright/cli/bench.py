@@ -36,7 +36,7 @@ def register(app: typer.Typer) -> None:
             list[str] | None,
             typer.Option(help="Answers to be judged, in sets: [NAME=]PATH of a file, a folder, a KernelBench run or CUDA-L1's JSON lines."),
         ] = None,
-        entrant: Annotated[list[str] | None, typer.Option(help="Baselines that enter: torch.compile, families, reference.")] = None,
+        entrant: Annotated[list[str] | None, typer.Option(help="Baselines that enter: torch.compile, families, reference, expert.")] = None,
         only: Annotated[list[str] | None, typer.Option(help="Problems: 7, 3-12, a part of a name; commas join them.")] = None,
         target: TargetName = "auto",
         dtype: Dtype = None,

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import typer
 
-from kernelwright.cli.common import NO_KERNEL, command_line, console, emit, open_target, out_dir, workloads_of
+from kernelwright.cli.common import NO_KERNEL, command_line, console, emit, open_target, out_dir, sampled, workloads_of
 
 
 @dataclass(frozen=True)
@@ -67,6 +68,7 @@ def bench(asked: Asked) -> None:
     from kernelwright.bench import tasks as asking
     from kernelwright.bench.board import Board
     from kernelwright.bench.results import Store
+    from kernelwright.cli.bench import suite_slug
     from kernelwright.loop import asked_modes
 
     screen = console(asked.json)
@@ -87,15 +89,17 @@ def bench(asked: Asked) -> None:
     _known_rivals(asked.rivals, tasks, target)
     entrants = [reading.read(text, tasks, asked.baseline) for text in asked.answers]
     entrants += [running.baseline(name, tasks, asked.path) for name in asked.entrants]
-    slug = asked.suite.replace(":", "-").replace("/", "-")
-    store = Store(folder / f"bench-{slug}.jsonl")
+    slug = suite_slug(asked.suite)
+    kept = folder / f"bench-{slug}.jsonl"
     if asked.fresh:
-        store.path.unlink(missing_ok=True)
-        store = Store(store.path)
+        kept.unlink(missing_ok=True)
+    store = Store(kept)
     if asked.write:
         from kernelwright.bench import models
 
+        started = time.monotonic()
         entrants.append(models.write(asked.write, tasks, store, target, options, asked.samples, asked.turns, _lines(screen)))
+        options = replace(options, minutes=options.minutes - (time.monotonic() - started) / 60)
     if asked.lint_only:
         entrants = []
     elif not entrants:
@@ -110,7 +114,7 @@ def bench(asked: Asked) -> None:
     if asked.judge:
         from kernelwright.bench import opinion
 
-        opinion.ask(tasks, entrants, store, options.asked, folder / f"opinions-{slug}.jsonl", _lines(screen))
+        opinion.ask(tasks, entrants, store, options.asked, folder / f"opinions-{slug}.jsonl")
     board = Board(asked.suite, tasks, entrants, store, options.asked, opinions=folder / f"opinions-{slug}.jsonl")
     page = board.write(folder / f"bench-{slug}.html", command_line()).resolve()
     if asked.json:
@@ -132,7 +136,7 @@ def _tasks(asked: Asked, asking: Any, sm: int) -> list[Any]:
     if asked.layouts:
         raise typer.BadParameter(f"{asked.suite} has no layouts; leave --layout out")
     tasks = asking.only(asking.tasks_of(asked.suite, asked.path, asked.dtype, sm=sm), asked.only)
-    return tasks[: asked.limit]
+    return [tasks[i] for i in sampled(len(tasks), asked.limit)]
 
 
 def _known_rivals(names: Sequence[str], tasks: Sequence[Any], target: str) -> None:

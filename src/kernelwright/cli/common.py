@@ -121,8 +121,14 @@ def workloads_of(
     suite = suites.suite(text)
     if layouts and not all(w.layout for w in suite):
         raise typer.BadParameter(f"{text} has workloads that are no products, which have no layout; leave --layout out")
-    drawn = sorted(random.Random(0).sample(range(len(suite)), len(suite))[:limit])
+    drawn = sampled(len(suite), limit)
     return tuple(suite[i].replace(dtype=dtype or suite[i].dtype, layout=x or suite[i].layout) for x in layouts or (None,) for i in drawn)
+
+
+def sampled(count: int, limit: int | None) -> list[int]:
+    """Which of so many, at most `limit` of them, in their order: a random sample that is the same every time, and in that of a larger
+    limit."""
+    return sorted(random.Random(0).sample(range(count), count)[:limit])
 
 
 def require_rivals(names: Sequence[str], w: Any, target: str) -> None:

@@ -75,12 +75,14 @@ def measure(
     """Timings by label, Comparisons by (candidate, rival). The buffers hold inputs on entry. A contender that
     faults is left out from then on and holds its fault. The first candidate and the first rival decide when sampling has converged."""
     order = random.SystemRandom()
+    candidates = [e for e in entrants if not e.trusted]
+    rivals = [e for e in entrants if e.trusted]
+    for e in rivals:
+        e.contender.apart = bool(candidates) and all(c.contender.apart for c in candidates)
     for e in entrants:
         e.samples, e.scores, e.dropped = [], [], 0
         note(e.label, f"warm up, {mode}")
         _guarded(e, lambda e=e: _calibrate(e, mode))
-    candidates = [e for e in entrants if not e.trusted]
-    rivals = [e for e in entrants if e.trusted]
     again: list[float] = []
     started, stopped, rounds, clean = time.monotonic(), "round limit", 0, 0
     while clean < limits.max_rounds and rounds < PATIENCE * limits.max_rounds:

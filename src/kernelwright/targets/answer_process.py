@@ -59,7 +59,7 @@ class AnswerProcess(Contender):
         self._process = self._start(source, w, device, size, threads)
         try:
             # what an empty request takes, while the process is still ours alone
-            self._empty = statistics.median([self._wall([], SETUP_SECONDS) for _ in range(9)][2:])
+            self._empty = statistics.median([self._nothing() for _ in range(9)][2:])
             self._collecting = {(cold, n): self._longest(cold, n) for cold in (True, False) for n in {1, len(sets)}}
             self._alone = False  # one launch a request, since launches overwrite each other's results
             self.layers = list(self._process.ask({"do": "load"}, SETUP_SECONDS)[0].get("layers", ()))
@@ -177,6 +177,12 @@ class AnswerProcess(Contender):
         """Microseconds of one request by the judge's clock."""
         self._process.ask({"do": "launch", "sets": sets}, seconds)
         return self._process.wall
+
+    def _nothing(self) -> float:
+        """Microseconds of an empty request behind the work that the judge does before each: asked one after the other, they take less than
+        the same part of a request that launches, and the difference would be the candidate's."""
+        self._prepare("device-warm", list(self._exchange[0].tensors.values()))
+        return self._wall([], SETUP_SECONDS)
 
     def _longest(self, cold: bool, launches: int) -> float:
         """Microseconds of a collection after so many launches, before any of the candidate's code is there."""

@@ -233,6 +233,7 @@ class CpuContender(Contender):
 
     def __init__(self, device: CpuDevice, sets: Sequence[Bound], work: Work, *, trusted: bool):
         self.cold_launches, self.in_place = max(1, len(sets) - 1), not trusted  # one is for warming up
+        self.apart = isinstance(work, Answer)
         self._device, self._sets, self._work, self._trusted = device, sets, work, trusted
         self._bytes = sum(t.numel() * t.element_size() for one in sets for t in one.tensors.values())
         self._seen: dict[str, list[_Seen]] = {}
@@ -285,7 +286,7 @@ class CpuContender(Contender):
         translations. Large ones are asked for one by one, so that each is the last that was brought into the caches."""
         sets, warm = list(range(launches)), mode not in (*COLD_MODES, "host-server")
         large = warm and self._bytes > cpu.cache_bytes(2) // 2
-        alone = large or mode == "host-server" or isinstance(self._work, Answer)
+        alone = large or mode == "host-server" or self.apart
         lead = [len(self._sets) - 1] if warm and not alone and len(self._sets) > 1 else []
         seconds = SETUP_SECONDS if self._trusted else RUN_SECONDS * max(1, launches)
         seen = []
@@ -307,14 +308,16 @@ class CpuContender(Contender):
 
     def _times(self, one: _Seen, mode: str) -> list[float]:
         """Microseconds of each launch. A Python candidate's clock is in its own reach: where a request is one launch, the processor time
-        that the judge saw is what counts, if it is more than was claimed."""
-        if not isinstance(self._work, Answer):
+        that the judge saw is what counts, if it is more than was claimed. So it is with its rivals."""
+        if not self.apart:
             return one.claims
         return [max(one.claims[0], one.cpu - self._device.empty(mode, 1).cpu - ANSWER_US)]
 
     def _make_ready(self, index: int, *, warm: bool = False) -> None:
         """A Python candidate's state for the set, and a launch that does not count, if `warm`. The inputs of `forward` are replaced by
         earlier ones meanwhile: what runs now runs outside the clock."""
+        if self._trusted and self.apart and warm:
+            self._launch([index], SETUP_SECONDS)
         if not (isinstance(self._work, Answer) and (self._work.stateful or warm)):
             return
         hidden = [self._sets[index].tensors[name] for name in self._work.hidden]

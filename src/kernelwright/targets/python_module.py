@@ -70,7 +70,7 @@ class Answer(Work):
         except MemoryError:
             raise
         except Exception as error:  # the candidate's own code: whatever it raises is its fault
-            raise CandidateFault(*_blame(error, Outcome.COMPILE_ERROR)) from None
+            raise CandidateFault(*self._blame(error, Outcome.COMPILE_ERROR)) from None
 
     def make(self, made: Any) -> torch.nn.Module:
         try:
@@ -79,14 +79,22 @@ class Answer(Work):
         except MemoryError:
             raise
         except Exception as error:
-            raise CandidateFault(*_blame(error, Outcome.COMPILE_ERROR)) from None
+            raise CandidateFault(*self._blame(error, Outcome.COMPILE_ERROR)) from None
 
     def _cast(self, model: torch.nn.Module) -> torch.nn.Module:
         """Of half types: what it made in fp32 is in the Workload's type, as KernelBench casts an answer."""
         return model.to(self._dtype) if self._dtype in (torch.float16, torch.bfloat16) else model
 
     def state(self, index: int) -> None:
-        self._model.load_state_dict(self._states[index])
+        self.fill(self._model, index)
+
+    def fill(self, model: torch.nn.Module, index: int) -> None:
+        """Loads a set's parameters and buffers. What the problem has no input for stays as it is: statistics that training only writes,
+        buffers of the answer's own."""
+        loaded = model.load_state_dict(self._states[index], strict=False)
+        if left := getattr(loaded, "unexpected_keys", ()):
+            evidence = f"ModelNew has no parameter or buffer {left[0]}; parameters keep the names that they have in Model"
+            raise CandidateFault(Outcome.COMPILE_ERROR, evidence)
 
     def launch(self, index: int) -> Any:
         return self.call(self._model, index)
@@ -97,7 +105,7 @@ class Answer(Work):
         except MemoryError:
             raise
         except Exception as error:
-            raise CandidateFault(*_blame(error, Outcome.CRASH)) from None
+            raise CandidateFault(*self._blame(error, Outcome.CRASH)) from None
 
     def describe(self, result: Any) -> list[dict[str, Any]] | None:
         return [
@@ -131,23 +139,25 @@ class Answer(Work):
                 raise CandidateFault(Outcome.CHEAT, f"{name} is not plain data: {value.layout}, lazy or wrapped; return a strided tensor")
         return list(results)
 
-
-def _blame(error: Exception, outcome: Outcome) -> tuple[Outcome, str]:
-    """What an exception of the candidate's says of it. A compiler that wanted to start is refused, in words that help."""
-    text = f"{type(error).__name__}: {error}"[:2000]
-    chain, seen = [], error
-    while seen is not None and len(chain) < 8:
-        chain.append(seen)
-        seen = seen.__cause__ or seen.__context__
-    if isinstance(error, torch.OutOfMemoryError) or "can't allocate memory" in str(error):
-        return Outcome.OUT_OF_MEMORY, text
-    denied = any(isinstance(e, PermissionError) or "Operation not permitted" in str(e) for e in chain)
-    if any(type(e).__module__.startswith(_COMPILERS) for e in chain):
-        return Outcome.REFUSED, (
-            "it compiles when it runs (torch.compile, say), and the sandbox starts no compiler; "
-            f"call PyTorch directly, or write a C++ candidate ({text[:300]})"
-        )
-    return outcome, text + (" (the sandbox allows no processes, network, or files outside its own folder)" if denied else "")
+    def _blame(self, error: Exception, outcome: Outcome) -> tuple[Outcome, str]:
+        """What an exception of the candidate's says of it. A compiler that wanted to start is refused, in words that help; where compilers
+        start (on a GPU, until the first run is over), what one says is an error in the source."""
+        text = f"{type(error).__name__}: {error}"[:2000]
+        chain, seen = [], error
+        while seen is not None and len(chain) < 8:
+            chain.append(seen)
+            seen = seen.__cause__ or seen.__context__
+        if isinstance(error, torch.OutOfMemoryError) or "can't allocate memory" in str(error):
+            return Outcome.OUT_OF_MEMORY, text
+        denied = any(isinstance(e, PermissionError) or "Operation not permitted" in str(e) for e in chain)
+        if any(type(e).__module__.startswith(_COMPILERS) for e in chain):
+            if self._device == "cuda" and not denied:
+                return Outcome.COMPILE_ERROR, text
+            return Outcome.REFUSED, (
+                "it compiles when it runs (torch.compile, say), and the sandbox starts no compiler; "
+                f"call PyTorch directly, or write a C++ candidate ({text[:300]})"
+            )
+        return outcome, text + (" (the sandbox allows no processes, network, or files outside its own folder)" if denied else "")
 
 
 def library_calls(source: str) -> str:

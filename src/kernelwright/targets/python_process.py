@@ -160,7 +160,7 @@ def _stored(source: str, w: Workload, sets: Sequence[Bound], finish: Callable[[]
             self._models = [self.make(made) for _ in sets]
 
         def state(self, index: int) -> None:
-            self._models[index].load_state_dict(self._states[index])
+            self.fill(self._models[index], index)
 
         def launch(self, index: int) -> None:
             self._results[index] = self.plain(self.call(self._models[index], index))

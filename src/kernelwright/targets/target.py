@@ -173,6 +173,9 @@ class Contender(ABC):
     that."""
     dependent: bool = False
     """Whether its launches may overlap with their predecessors (programmatic dependent launch); if not, device-chain is device-cold."""
+    apart: bool = False
+    """On a CPU: whether each launch of a sample is a request of its own, behind one that does not count. So are a Python candidate's, and
+    those of rivals in rounds of Python candidates: asked otherwise, the very same module came to 0.54 to 1.21 of eager."""
     spread: bool = False
     """Whether every launch of a sample has a set of its own in all modes, not the cold ones alone."""
     cold_launches: int = 4
