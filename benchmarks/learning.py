@@ -136,7 +136,7 @@ def main() -> None:
             "random_candidates_to_97pct": shown["searches"].get("random", {}).get("candidates_to_97pct"),
             "policy_first_within_10pct": shown["policy_first_within_10pct"],
             "rl_gain": shown["rl_gain"],
-            "training_seconds": {name: last_line(run / f"{name}.csv")["seconds"] for name in ("pretrain", "sft", "rl")},
+            "training_seconds": {name: clock.seconds[name] for name in ("pretrain", "sft", "rl")},
             "policy_valid": curves.get("valid"),
             "policy_cheats": curves.get("cheats"),
             "policy_proposal_ms": proposal_ms(files[AFTER][0], facts),
@@ -219,7 +219,7 @@ def corpus_of(args: argparse.Namespace, run: Path) -> None:
 
 
 def last_line(path: Path) -> dict[str, float]:
-    """Of a stage's curves; its seconds are those since it was begun or went on."""
+    """Of a stage's curves."""
     lines = path.read_text().splitlines()
     return dict(zip(lines[0].split(","), map(float, lines[-1].split(",")), strict=True))
 

@@ -72,8 +72,9 @@ def evaluate(
     for task, runs in _replayed(tasks, jobs or len(os.sched_getaffinity(0)), given):
         found[at[task]] = runs
         if kept is not None:
+            line = json.dumps({"search": at[task], "seeds": seeds, "budget": budget, "shares": [r.shares for r in runs]})
             with kept.open("a") as file:
-                file.write(json.dumps({"search": at[task], "seeds": seeds, "budget": budget, "shares": [r.shares for r in runs]}) + "\n")
+                file.write(f"\n{line}")  # the line before may have been cut off
         told(sum(at[t] in found for t in wanted), len(wanted))
     return {name: [r for other, i in wanted if other == name for r in found[at[other, i]]] for name in names}
 
@@ -95,7 +96,7 @@ def _replayed(tasks: Sequence[tuple[str, int]], jobs: int, given: tuple) -> Iter
 
 
 def _kept(path: Path | None, seeds: int, budget: int) -> dict[tuple[str, str], list[Run]]:
-    """By search and Workload; without a last line that was cut off."""
+    """By search and Workload; without lines that were cut off."""
     found = {}
     for line in path.read_text().splitlines() if path is not None and path.exists() else ():
         with suppress(ValueError):
