@@ -1,16 +1,20 @@
 """The proof that the kernel model learns: trains it on measured tables, with its ablations, and replays every search on held-out shapes.
 
-    python benchmarks/learning.py --measure 12 --out results/h200/learning        measures, trains, replays: one H200, half an hour
+    python benchmarks/learning.py --measure 11 --ablation-steps 60 --seeds 10 --minutes 8.5 --out results/h200/learning
+        measures, trains and replays on one GPU, in calls of under ten minutes: give it until it prints the figures (planned: three times)
     python benchmarks/learning.py --table results/h200/learning/configs.jsonl.xz --archive archive.db --out results/h200/learning
 
 Beside the run that is reported (prompts with one config of each of two score buckets), reinforcement learning is repeated without
 contrast, with exemplars at random, and with islands, each from the same fine-tuned start. Figures are of held-out shapes alone: those whose
-table is dense (the whole thinned space), and all. A run goes on where it stopped.
+table is dense (the whole thinned space), and all. A run goes on where it stopped. `--measure` and the seconds in the summary are of all
+calls together.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
+import math
 import shutil
 import statistics
 import subprocess
@@ -39,6 +43,7 @@ ABLATIONS = {"no contrast": "none", "random exemplars": "random", "islands": "is
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--measure", type=float, help="minutes of benchmarks/learning_table.py first; its table is learnt as well")
+    parser.add_argument("--minutes", type=float, default=math.inf, help="of this call; allow one more, which it may take to stop")
     parser.add_argument("--table", type=Path, action="append", default=[], help="measured configs; may be given several times")
     parser.add_argument("--archive", type=Path, help="archive whose screens are learnt as well")
     parser.add_argument("--pretrain-steps", type=int, default=2000)
@@ -58,25 +63,21 @@ def main() -> None:
     if not (args.table or args.archive or args.measure):
         parser.error("name measured configs with --table, an archive with --archive, or measure some with --measure")
 
-    started, seconds = time.monotonic(), dict[str, float]()
-    if args.measure:
-        script = Path(__file__).with_name("learning_table.py")
-        subprocess.run([sys.executable, str(script), "--minutes", str(args.measure), "--out", str(args.out)], check=True)
-        args.table.append(args.out / "configs.jsonl.xz")
     run, device = args.run or args.out / "run", "cuda" if torch.cuda.is_available() else "cpu"
     run.mkdir(parents=True, exist_ok=True)
-
-    def stage(name: str, work):
-        begun = time.monotonic()
-        result = work()
-        seconds[name] = round(time.monotonic() - begun, 1)
-        print(f"{name}: {seconds[name]} s", flush=True)
-        return result
+    clock = Clock(run / "seconds.json", 60 * args.minutes)
+    stage = clock.stage
+    if args.measure:
+        stage("measure", lambda: measure(args, run, clock))
+        args.table.append(args.out / "configs.jsonl.xz")
 
     def told(name: str):
-        return lambda done, total, numbers: print(
-            f"{name} {done}/{total} " + " ".join(f"{k} {v:.4g}" for k, v in numbers.items()), flush=True
-        )
+        def tell(done: int, total: int, numbers: dict[str, float]) -> None:
+            print(f"{name} {done}/{total} " + " ".join(f"{k} {v:.4g}" for k, v in numbers.items()), flush=True)
+            if done < total:
+                clock.check()  # these steps are in the checkpoint
+
+        return tell
 
     stage("corpus", lambda: corpus_of(args, run))
     corpus = load_corpus(run)
@@ -103,13 +104,18 @@ def main() -> None:
     def progress(done: int, total: int) -> None:
         if done % max(1, total // 20) == 0:
             print(f"evaluate {done}/{total}", flush=True)
+        if done < total:
+            clock.check()
 
+    replays = run / "replays.jsonl"
+    if replays.exists() and replays.stat().st_mtime < max(path.stat().st_mtime for path in run.glob("*.pt")):
+        replays.unlink()  # of models that were trained on since
     names = tuple(args.search) if args.search else evaluation.searches()
     runs = stage(
         "evaluate",
         lambda: evaluation.evaluate(
             run / policy_data.HELD, files, training=run / policy_data.MEASURED, searches=names, seeds=args.seeds, budget=args.budget,
-            jobs=args.jobs, told=progress,
+            jobs=args.jobs, kept=replays, told=progress,
         ),
     )  # fmt: skip
     facts, rows = table.read(run / policy_data.HELD)
@@ -130,13 +136,13 @@ def main() -> None:
             "random_candidates_to_97pct": shown["searches"].get("random", {}).get("candidates_to_97pct"),
             "policy_first_within_10pct": shown["policy_first_within_10pct"],
             "rl_gain": shown["rl_gain"],
-            "training_seconds": {name: last_line(run / f"{name}.csv")["seconds"] for name in ("pretrain", "sft", "rl")},
+            "training_seconds": {name: clock.seconds[name] for name in ("pretrain", "sft", "rl")},
             "policy_valid": curves.get("valid"),
             "policy_cheats": curves.get("cheats"),
             "policy_proposal_ms": proposal_ms(files[AFTER][0], facts),
             "parameters": load(files[AFTER][0])[0].parameters_in_all,
-            "pipeline_seconds": round(time.monotonic() - started),
-            "seconds": seconds,
+            "pipeline_seconds": round(sum(clock.seconds.values())),
+            "seconds": clock.seconds,
             "held_out": figures,
         },
     )
@@ -157,6 +163,44 @@ def main() -> None:
         )
 
 
+class Clock:
+    """Seconds of every stage over all calls, kept in a file; and when this call ends."""
+
+    def __init__(self, path: Path, most: float):
+        self._path, self._end = path, time.monotonic() + most
+        self.seconds: dict[str, float] = json.loads(path.read_text()) if path.exists() else {}
+
+    @property
+    def left(self) -> float:
+        return self._end - time.monotonic()
+
+    def check(self) -> None:
+        """Raises SystemExit where this call's time is up."""
+        if self.left < 0:
+            sys.exit("the time of this call is up; the same command goes on from here")
+
+    def stage(self, name: str, work):
+        self.check()
+        begun = time.monotonic()
+        try:
+            return work()
+        finally:
+            self.seconds[name] = round(self.seconds.get(name, 0.0) + time.monotonic() - begun, 1)
+            self._path.write_text(json.dumps(self.seconds) + "\n")
+            print(f"{name}: {self.seconds[name]} s", flush=True)
+
+
+def measure(args: argparse.Namespace, run: Path, clock: Clock) -> None:
+    """Until --measure minutes were spent over all calls, or there is no more to measure."""
+    missing = 60 * args.measure - clock.seconds.get("measure", 0.0)
+    if missing < 10 or (run / policy_data.GUESSED).exists():
+        return
+    minutes = min(missing, clock.left) / 60
+    script = Path(__file__).with_name("learning_table.py")
+    subprocess.run([sys.executable, str(script), "--minutes", str(minutes), "--out", str(args.out)], check=True)
+    clock.check()
+
+
 def corpus_of(args: argparse.Namespace, run: Path) -> None:
     if (run / policy_data.GUESSED).exists():
         return
@@ -175,7 +219,7 @@ def corpus_of(args: argparse.Namespace, run: Path) -> None:
 
 
 def last_line(path: Path) -> dict[str, float]:
-    """Of a stage's curves; its seconds are those since it was begun or went on."""
+    """Of a stage's curves."""
     lines = path.read_text().splitlines()
     return dict(zip(lines[0].split(","), map(float, lines[-1].split(",")), strict=True))
 

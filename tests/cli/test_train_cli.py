@@ -40,7 +40,7 @@ def test_one_command_goes_from_measurements_to_evaluated_weights(tmp_path, few_w
         "--layers",
         "1",
     ]
-    command += ["--pretrain-steps", "12", "--sft-steps", "6", "--rl-steps", "3", "--seeds", "2", "--budget", "12", "--jobs", "1", "--json"]
+    command += ["--steps", "pretrain=12", "--steps", "sft=6", "--steps", "rl=3", "--seeds", "2", "--budget", "12", "--jobs", "1", "--json"]
     made = RUN.invoke(app, command)
     assert made.exit_code == 0, made.output
     said = json.loads(made.stdout)
@@ -76,9 +76,9 @@ def test_one_command_goes_from_measurements_to_evaluated_weights(tmp_path, few_w
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        (("dream",), "no stage 'dream'; choose one of corpus, pretrain, sft, rl, evaluate or all"),
+        (("dream",), "STAGE 'dream' is not known; choose from corpus, pretrain, sft, rl, evaluate, all"),
         (("sft",), "run `kernelwright train pretrain"),
-        (("pretrain", "--contrast", "some"), "no contrast 'some'"),
+        (("pretrain", "--exemplars", "some"), "--exemplars 'some' is not known"),
         (("pretrain", "--width", "40"), "choose a multiple of 32"),
         (("corpus", "--table", "nothing.jsonl"), "cannot be read"),
     ],

@@ -11,7 +11,7 @@ from test_cli import kernelwright
 
 def test_a_corpus_is_made_once(tmp_path):
     run, problem = tmp_path / "run", "chain:hardswish:8x64"
-    command = ("train-hf", "corpus", "--folder", str(run), "--target", "cpu", "--json")
+    command = ("train-hf", "corpus", "--out", str(run), "--target", "cpu", "--json")
     none = kernelwright(*command, home=tmp_path)
     assert none.returncode == 2 and "let some be drawn with --render" in json.loads(none.stdout)["error"]
     two = ("--workload", problem, "--workload", "chain:silu-mul:8x64")
@@ -22,6 +22,8 @@ def test_a_corpus_is_made_once(tmp_path):
     assert len((run / "corpus" / "pairs.jsonl").read_text().splitlines()) == found["pairs"]
     again = kernelwright(*command, home=tmp_path)
     assert json.loads(again.stdout)["corpus"] == found | {"done": "earlier"}
+    anew = kernelwright(*command, *two, "--fresh", home=tmp_path)
+    assert json.loads(anew.stdout)["corpus"]["held_out"] == 0, "written anew: nothing is held out this time"
     # what was measured for it is in the archive, with its reward
     rewards = json.loads(kernelwright("archive", "rewards", problem, "--json", home=tmp_path).stdout)
     ((title, rows),) = rewards.items()
@@ -32,7 +34,7 @@ def test_a_corpus_is_made_once(tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (("tune",), "STAGE 'tune' is not known; choose from corpus, pretrain, sft, keep, grpo, evaluate"),
+        (("tune",), "STAGE 'tune' is not known; choose from corpus, pretrain, sft, keep, grpo, evaluate, all"),
         (("grpo", "--exemplars", "best"), "--exemplars 'best' is not known"),
         (("sft", "--steps", "sft=none"), "write one like 300, or sft=300 for one stage"),
         (("sft", "--steps", "-5"), "is not a number in range"),
@@ -41,16 +43,16 @@ def test_a_corpus_is_made_once(tmp_path):
     ],
 )
 def test_wrong_requests_get_one_sentence(tmp_path, arguments, said):
-    done = kernelwright("train-hf", *arguments, "--folder", str(tmp_path / "run"), home=tmp_path)
+    done = kernelwright("train-hf", *arguments, "--out", str(tmp_path / "run"), home=tmp_path)
     assert done.returncode == 2 and said in done.stderr and len(done.stderr.splitlines()) == 1
 
 
 def test_what_is_missing_is_named(tmp_path):
-    done = kernelwright("train-hf", "sft", "--folder", str(tmp_path / "run"), "--model", "somewhere", home=tmp_path)
+    done = kernelwright("train-hf", "sft", "--out", str(tmp_path / "run"), "--model", "somewhere", home=tmp_path)
     assert done.returncode == 2 and len(done.stderr.splitlines()) >= 1
     if importlib.util.find_spec("trl") is None:
         assert 'pip install "kernelwright[train]"' in done.stderr
     else:
         assert "make it with: kernelwright train-hf corpus" in done.stderr
-        done = kernelwright("train-hf", "sft", "--folder", str(tmp_path / "run"), home=tmp_path)
+        done = kernelwright("train-hf", "sft", "--out", str(tmp_path / "run"), home=tmp_path)
         assert "no stage before sft has made a model" in done.stderr

@@ -22,6 +22,8 @@ from kernelwright.learn.hf_pool import Pool
 from kernelwright.learn.hf_sample import Prompts, Sampling
 from kernelwright.learn.hf_train import Options
 from kernelwright.problems import resolve
+from kernelwright.propose.llm_answer import languages, read
+from kernelwright.records import Comparison, Origin, Outcome, Timing, Trial, Verdict
 from kernelwright.targets import target
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # of the libraries, about each other
@@ -87,8 +89,8 @@ def test_grpo_learns_from_measured_speed_and_goes_on_from_a_checkpoint(run, pool
     assert sum(after[n] for n in right) > 1.5 * sum(before[n] for n in right)
     assert after["WRONG"] + after["BROKEN"] + after["CHAT"] < before["WRONG"] + before["BROKEN"] + before["CHAT"]
 
-    # cut off after its eighth step: the same command gives the same losses and measures nothing again
-    shutil.rmtree(run / "grpo" / "checkpoints" / "checkpoint-16")
+    # killed while it wrote its second checkpoint: the same command gives the same losses and measures nothing again
+    (run / "grpo" / "checkpoints" / "checkpoint-16" / "trainer_state.json").write_text('{"epoch": ')
     again = grpo(o, s, Grpo(kl=0.01), pool)
     assert again["resumed_at"] == 8 and again["steps"] == 16
     assert [line["loss"] for line in curve(run, "grpo")] == pytest.approx([line["loss"] for line in first], rel=1e-4, abs=1e-7)
@@ -96,8 +98,29 @@ def test_grpo_learns_from_measured_speed_and_goes_on_from_a_checkpoint(run, pool
     assert list(pool.archive.trials()) == trials
 
 
+def _measured(pool, name: str, ratio: float) -> Trial:
+    """Made up: on a busy machine kernels tie that are 60 times apart."""
+    candidate = read(ANSWERS[name], languages(W, pool.device.facts), W, Origin(kind="policy", name="tiny", config={"step": 0}))
+    mode, us = "device-cold", 10.0
+    return Trial(
+        workload=W,
+        candidate=candidate,
+        verdict=Verdict(outcome=Outcome.OK),
+        environment=pool._evaluator.environment,
+        timings=(Timing(mode=mode, samples=(us,), median=us, low=us, high=us),),
+        comparisons=(
+            Comparison(
+                rival="eager", mode=mode, ratio=ratio, low=ratio, high=ratio, rival_us=us * ratio, noise_low=1, noise_high=1, rounds=1
+            ),
+        ),
+        stage="screen",
+        session=pool.session,
+    )
+
+
 def test_prompts_show_kernels_of_earlier_steps(run, pool):
-    pool.judge([(W, ANSWERS["SLOW"]), (W, ANSWERS["FAST"])], step=0)
+    for name, ratio in (("SLOW", 0.5), ("FAST", 2.0)):
+        pool.archive.append(_measured(pool, name, ratio))
     tokenizer = hf_model.load(str(run.parent / "tiny"))[1]
 
     def kernels(way: str, step: int, room: int = 10**6, number: int = 0) -> int:

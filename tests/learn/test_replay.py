@@ -8,8 +8,10 @@ import pytest
 from made_up_tables import DEVICE, TRAINING, rows_of
 
 from kernelwright.learn import replay
+from kernelwright.learn.policy_data import split
+from kernelwright.learn.policy_evaluate import evaluate
 from kernelwright.learn.replay import Run, curve, figures, gain
-from kernelwright.learn.table import tables_of
+from kernelwright.learn.table import tables_of, write
 from kernelwright.propose.neighbours import Neighbours
 
 (TABLE,) = tables_of(rows_of("gemm:96x256x96:fp16:nn"), DEVICE)
@@ -39,6 +41,23 @@ def test_neighbours_know_training_shapes_only():
     knowledge = replay.knowledge_of(tables_of([r for name in TRAINING for r in rows_of(name)], DEVICE), replay.families_of(TABLE))
     run = replay.replay(TABLE, Neighbours, "neighbours", 0, 8, knowledge)
     assert run.shares[0] == 1.0
+
+
+def test_an_evaluation_that_was_cut_off_goes_on_where_it_stopped(tmp_path):
+    held, kept, told = tmp_path / "held.jsonl", tmp_path / "kept.jsonl", []
+    write(held, DEVICE, [r for w in split().held_out[:3] for r in rows_of(w.name)])
+
+    def stop(done: int, total: int) -> None:
+        if done == 2:
+            raise TimeoutError
+
+    given = {"searches": ("random",), "seeds": 2, "budget": 6, "jobs": 1}
+    with pytest.raises(TimeoutError):
+        evaluate(held, {}, kept=kept, told=stop, **given)
+    kept.write_text(kept.read_text() + '\n{"search": ["random", "g')
+    runs = evaluate(held, {}, kept=kept, told=lambda done, total: told.append((done, total)), **given)
+    assert told == [(3, 3)] and runs == evaluate(held, {}, **given)
+    assert evaluate(held, {}, kept=kept, told=lambda *_: pytest.fail("all are there"), **given) == runs
 
 
 def made(name: str, workload: str, seed: int, *shares: float) -> Run:

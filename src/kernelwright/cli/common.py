@@ -157,3 +157,32 @@ def out_dir(path: Path) -> Path:
     except OSError as error:
         raise OSError(f"the folder {path} cannot be made ({error.strerror}); name another with --out") from None
     return path
+
+
+def by_stage(texts: Sequence[str] | None, stages: Sequence[str], kind: Any, option: str, least: float = 1e-12) -> dict[str, Any]:
+    """What a stage of training is told: `300` or `sft=300`, by stage; the empty name is for all others. Raises BadParameter."""
+    found = {}
+    for text in texts or ():
+        stage, equals, number = text.rpartition("=")
+        if equals:
+            one_of(stage, stages, option)
+        try:
+            value = kind(number)
+        except ValueError:
+            value = -1
+        if not value >= least:
+            raise typer.BadParameter(f"{option} {text!r} is not a number in range; write one like 300, or sft=300 for one stage")
+        found[stage] = value
+    return found
+
+
+def one_of(value: str, known: Sequence[str], what: str) -> None:
+    if value not in known:
+        raise typer.BadParameter(f"{what} {value!r} is not known; choose from {', '.join(known)}")
+
+
+def stages_of(asked: Sequence[str], stages: Sequence[str]) -> list[str]:
+    """Those that are asked for, in their order; `all` of them. Raises BadParameter."""
+    for name in asked:
+        one_of(name, (*stages, "all"), "STAGE")
+    return [name for name in stages if name in asked or "all" in asked]

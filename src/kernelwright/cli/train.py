@@ -1,4 +1,4 @@
-"""`kernelwright train STAGE`: the kernel model of our own, from measurements to evaluated weights."""
+"""`kernelwright train STAGE...`: the kernel model of our own, from measurements to evaluated weights."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ from typing import Annotated, Any
 
 import typer
 
-from kernelwright.cli.common import Json, console, emit, out_dir
+from kernelwright.cli.common import Json, by_stage, console, emit, one_of, out_dir, stages_of
 
 STAGES = ("corpus", "pretrain", "sft", "rl", "evaluate")
+STEPS = {"pretrain": 2000, "sft": 800, "rl": 300}
 
 
 @dataclass(frozen=True)
@@ -27,7 +28,7 @@ class Options:
     steps: dict[str, int]
     width: int
     layers: int
-    contrast: str
+    exemplars: str
     device: str
     on_device: bool
     target: str
@@ -40,7 +41,9 @@ class Options:
 def register(app: typer.Typer) -> None:
     @app.command(epilog="Example: kernelwright train all --table results/h200/learning/configs.jsonl.xz --out my-policy")
     def train(
-        stage: Annotated[str, typer.Argument(help=f"{', '.join(STAGES)}, or all of them, one after the other.")],
+        stages: Annotated[
+            list[str], typer.Argument(help=f"One or more of {', '.join(STAGES)}, or all; done in this order.", metavar="STAGE...")
+        ],
         out: Annotated[Path, typer.Option(help="Folder of the run; the same command goes on where it stopped.")] = Path(
             "kernelwright-out/policy"
         ),
@@ -48,12 +51,12 @@ def register(app: typer.Typer) -> None:
         archive: Annotated[
             Path | None, typer.Option(help="Archive whose screens are learnt; the default is yours, unless a table is given.")
         ] = None,
-        pretrain_steps: Annotated[int, typer.Option(min=1)] = 2000,
-        sft_steps: Annotated[int, typer.Option(min=1)] = 800,
-        rl_steps: Annotated[int, typer.Option(min=1)] = 300,
+        steps: Annotated[
+            list[str] | None, typer.Option(help="Updates; 300, or sft=300 for one stage.", metavar="[STAGE=]N", show_default=str(STEPS))
+        ] = None,
         width: Annotated[int, typer.Option(min=8, help="Of the model; a multiple of 32.")] = 192,
         layers: Annotated[int, typer.Option(min=1)] = 4,
-        contrast: Annotated[str, typer.Option(help="Measured configs in a prompt: buckets, random, islands or none.")] = "buckets",
+        exemplars: Annotated[str, typer.Option(help="Measured configs in prompts: buckets, islands, random or none.")] = "buckets",
         on_device: Annotated[
             bool, typer.Option("--on-device", help="rl: measure every design on the device instead of looking it up.")
         ] = False,
@@ -62,27 +65,25 @@ def register(app: typer.Typer) -> None:
         budget: Annotated[int, typer.Option(min=1, help="evaluate: candidates of a replay.")] = 64,
         jobs: Annotated[int | None, typer.Option(min=1, help="evaluate: processes; the default is one a core.")] = None,
         seed: Annotated[int, typer.Option()] = 0,
-        fresh: Annotated[bool, typer.Option("--fresh", help="Do the stage (of all: every stage) anew.")] = False,
+        fresh: Annotated[bool, typer.Option("--fresh", help="Do the stages anew.")] = False,
         json_output: Json = False,
     ) -> None:
         """Train the kernel model: corpus, pretraining, fine-tuning on verified best kernels, contrastive RL, replayed evaluation."""
-        from kernelwright.propose.policy import CONTRASTS
+        from kernelwright.propose.exemplars import WAYS
 
-        if stage not in (*STAGES, "all"):
-            raise typer.BadParameter(f"no stage {stage!r}; choose one of {', '.join(STAGES)} or all")
-        if contrast not in CONTRASTS:
-            raise typer.BadParameter(f"no contrast {contrast!r}; choose one of {', '.join(CONTRASTS)}")
+        ordered, given = stages_of(stages, STAGES), by_stage(steps, STAGES, int, "--steps")
+        one_of(exemplars, WAYS, "--exemplars")
         if width % 32:
             raise typer.BadParameter(f"a width of {width} does not divide into heads of 32; choose a multiple of 32")
         import torch
 
         device = "cuda" if torch.cuda.is_available() else "cpu"
-        steps = {"pretrain": pretrain_steps, "sft": sft_steps, "rl": rl_steps}
         options = Options(
-            out_dir(out), table or [], archive, steps, width, layers, contrast, device, on_device, target, seeds, budget, jobs, seed
+            out_dir(out), table or [], archive, {name: given.get(name, given.get("", n)) for name, n in STEPS.items()}, width, layers,
+            exemplars, device, on_device, target, seeds, budget, jobs, seed,
         )  # fmt: skip
         screen, done = console(json_output), {}
-        for name in STAGES if stage == "all" else (stage,):
+        for name in ordered:
             if fresh:
                 _forget(out, name)
             started = time.monotonic()
@@ -126,7 +127,7 @@ def _imitate(stage: str, rate: float) -> Callable[[Options, Any], dict]:
         from kernelwright.learn.policy_model import Size
         from kernelwright.learn.policy_train import Imitation, imitate
 
-        settings = Imitation(o.steps[stage], rate=rate, seed=o.seed, contrast=o.contrast)
+        settings = Imitation(o.steps[stage], rate=rate, seed=o.seed, contrast=o.exemplars)
         with _progress(screen, stage) as said:
             policy = imitate(stage, o.out, load_corpus(o.out), settings, Size(o.width, o.layers, o.width // 32), said, o.device)
         return {"parameters": policy.parameters_in_all, **said.last}
@@ -138,7 +139,7 @@ def _reinforce(o: Options, screen: Any) -> dict:
     from kernelwright.learn.policy_data import load_corpus
     from kernelwright.learn.policy_rl import Contrastive, reinforce
 
-    corpus, settings = load_corpus(o.out), Contrastive(o.steps["rl"], seed=o.seed, contrast=o.contrast)
+    corpus, settings = load_corpus(o.out), Contrastive(o.steps["rl"], seed=o.seed, contrast=o.exemplars)
     with ExitStack() as stack:
         rewards = None
         if o.on_device:
@@ -156,13 +157,13 @@ def _evaluate(o: Options, screen: Any) -> dict:
     from kernelwright.learn import policy_data
     from kernelwright.learn import policy_evaluate as evaluation
 
-    about = {"contrast": o.contrast, "device": policy_data.load_corpus(o.out).device.name}
+    about = {"contrast": o.exemplars, "device": policy_data.load_corpus(o.out).device.name}
     before = evaluation.write_weights(o.out, "sft", about, o.out / "policy-before-rl.safetensors")
     after = evaluation.write_weights(o.out, "rl", about, o.out / "policy.safetensors")
     with steps(screen, "evaluate") as told:
         runs = evaluation.evaluate(
             o.out / policy_data.HELD,
-            {evaluation.BEFORE: (before, o.contrast), evaluation.AFTER: (after, o.contrast)},
+            {evaluation.BEFORE: (before, o.exemplars), evaluation.AFTER: (after, o.exemplars)},
             training=o.out / policy_data.MEASURED,
             searches=evaluation.searches(),
             seeds=o.seeds,

@@ -5,12 +5,25 @@ from __future__ import annotations
 import json
 import uuid
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from kernelwright.cli.common import Json, Layouts, TargetName, console, emit, open_archive, open_target, workloads_of
+from kernelwright.cli.common import (
+    Json,
+    Layouts,
+    TargetName,
+    by_stage,
+    console,
+    emit,
+    one_of,
+    open_archive,
+    open_target,
+    stages_of,
+    workloads_of,
+)
 
 STAGES = ("corpus", "pretrain", "sft", "keep", "grpo", "evaluate")
 MODELS = ("pretrain", "sft", "keep", "grpo")
@@ -28,10 +41,12 @@ def register(app: typer.Typer) -> None:
         epilog="Example: kernelwright train-hf corpus sft grpo evaluate --model Qwen/Qwen2.5-Coder-0.5B --workload chains --render 24",
     )
     def train_hf(
-        stages: Annotated[list[str], typer.Argument(help=f"One or more of {', '.join(STAGES)}, done in this order.", metavar="STAGE...")],
+        stages: Annotated[
+            list[str], typer.Argument(help=f"One or more of {', '.join(STAGES)}, or all; done in this order.", metavar="STAGE...")
+        ],
         model: Annotated[str, typer.Option(help="Folder, .gguf file or name on the Hub; default: what the last stage made.")] = "",
-        run: Annotated[Path, typer.Option("--folder", help="Folder of the training. What is there is gone on with.")] = Path(
-            "kernelwright-hf"
+        run: Annotated[Path, typer.Option("--out", help="Folder of the run; the same command goes on where it stopped.")] = Path(
+            "kernelwright-out/hf"
         ),
         workload: Annotated[
             list[str] | None, typer.Option(help="corpus: problems or suites; default: all that the archive holds for the target.")
@@ -62,6 +77,7 @@ def register(app: typer.Typer) -> None:
         part: Annotated[str, typer.Option(help="evaluate: train or held_out workloads.")] = "held_out",
         name: Annotated[str, typer.Option(help="evaluate: of the result; default: the stage that made the model.")] = "",
         seed: Annotated[int, typer.Option(help="Of draws, training and sampling.")] = 0,
+        fresh: Annotated[bool, typer.Option("--fresh", help="Do the stages anew.")] = False,
         json_output: Json = False,
     ) -> None:
         """Train a language model on kernels: corpus, pretrain, sft, keep what works, contrastive GRPO, evaluate.
@@ -76,17 +92,16 @@ def register(app: typer.Typer) -> None:
         from kernelwright.propose.exemplars import WAYS
 
         for value, known, what in ((exemplars, WAYS, "--exemplars"), (weights, ("float32", "bfloat16"), "--weights")):
-            _one_of(value, known, what)
-        _one_of(part, ("train", "held_out"), "--part")
-        for stage in stages:
-            _one_of(stage, STAGES, "STAGE")
+            one_of(value, known, what)
+        one_of(part, ("train", "held_out"), "--part")
+        ordered = stages_of(stages, STAGES)
         given = {
-            "steps": _by_stage(steps, int, "--steps"),
-            "seconds": _by_stage(seconds, float, "--seconds"),
-            "learning_rate": _by_stage(learning_rate, float, "--learning-rate"),
-            "batch": _by_stage(batch, int, "--batch"),
-            "micro": _by_stage(micro, int, "--micro"),
-            "lora": _by_stage(lora, int, "--lora", least=0),
+            "steps": by_stage(steps, STAGES, int, "--steps"),
+            "seconds": by_stage(seconds, STAGES, float, "--seconds"),
+            "learning_rate": by_stage(learning_rate, STAGES, float, "--learning-rate"),
+            "batch": by_stage(batch, STAGES, int, "--batch"),
+            "micro": by_stage(micro, STAGES, int, "--micro"),
+            "lora": by_stage(lora, STAGES, int, "--lora", least=0),
         }
 
         def options(stage: str) -> Options:
@@ -109,12 +124,13 @@ def register(app: typer.Typer) -> None:
                 seed=seed,
             )
 
-        first = _first_process("corpus" in stages)
+        first = _first_process("corpus" in ordered)
         screen = console(json_output or not first)
         screen.quiet = not first
         results: dict[str, Any] = {}
         sampling = Sampling(answers, temperature, exemplars, side_by_side)
-        ordered = [s for s in STAGES if s in stages]
+        if fresh:
+            _forget(run, ordered if first else ())
         start = next((s for s in ordered if s != "corpus"), "")
         if "corpus" in ordered:
             results["corpus"] = _corpus(run, workload or (), layout or (), target, render, kernels, held_out, seed, screen)
@@ -188,6 +204,19 @@ def _corpus(
         return hf_corpus.build(folder, workloads, one, archive, Device(one.facts(), None), said=said, **write)
 
 
+def _forget(run: Path, stages: Sequence[str]) -> None:
+    """No process goes on before the first has removed what the stages left. `evaluate` is done whenever it is asked for."""
+    from kernelwright.learn import hf_train
+
+    for stage in stages:
+        if stage != "evaluate":
+            hf_train.forget(run, stage)
+    with suppress(ImportError):
+        from accelerate import PartialState
+
+        PartialState().wait_for_everyone()
+
+
 def _first_process(corpus: bool) -> bool:
     """Whether this process speaks for all that `accelerate launch` started. Raises BadParameter where they would all write a corpus."""
     try:
@@ -207,7 +236,7 @@ def _session(run: Path) -> str:
     try:
         return (run / "corpus" / "session").read_text()
     except FileNotFoundError:
-        raise ValueError(f"there is no corpus in {run}; make one with: kernelwright train-hf corpus --folder {run}") from None
+        raise ValueError(f"there is no corpus in {run}; make one with: kernelwright train-hf corpus --out {run}") from None
 
 
 def _latest(run: Path, stage: str, given: str) -> str:
@@ -229,25 +258,3 @@ def _made_by(run: Path, model: str) -> str:
     if path.name == "model" and path.is_relative_to(run):
         return "-".join(path.parent.relative_to(run).parts)
     return path.stem
-
-
-def _by_stage(texts: list[str] | None, kind: Any, option: str, least: float = 1e-12) -> dict[str, Any]:
-    """`300` or `sft=300`, by stage; the empty name is for all others. Raises BadParameter."""
-    found = {}
-    for text in texts or ():
-        stage, equals, number = text.rpartition("=")
-        if equals:
-            _one_of(stage, STAGES, option)
-        try:
-            value = kind(number)
-        except ValueError:
-            value = -1
-        if not value >= least:
-            raise typer.BadParameter(f"{option} {text!r} is not a number in range; write one like 300, or sft=300 for one stage")
-        found[stage] = value
-    return found
-
-
-def _one_of(value: str, known: Sequence[str], what: str) -> None:
-    if value not in known:
-        raise typer.BadParameter(f"{what} {value!r} is not known; choose from {', '.join(known)}")

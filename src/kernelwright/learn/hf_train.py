@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import shutil
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -170,19 +171,16 @@ def callbacks(o: Options, stage: str) -> list[Any]:
 
 def finish(o: Options, stage: str, trainer: Any, tokenizer: Any) -> dict[str, Any]:
     """Trains on from the last checkpoint if there is one; saves the model and a summary."""
-    from transformers.trainer_utils import get_last_checkpoint
-
-    checkpoints = o.run / stage / "checkpoints"
-    last = get_last_checkpoint(str(checkpoints)) if checkpoints.is_dir() else None
+    last = _last_checkpoint(o.run / stage / "checkpoints")
     started = time.monotonic()
-    trainer.train(resume_from_checkpoint=last)
+    trainer.train(resume_from_checkpoint=str(last) if last else None)
     steps = trainer.state.global_step
     losses = [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
     summary = {
         "stage": stage,
         "model": o.model,
         "steps": steps,
-        "resumed_at": int(Path(last).name.rsplit("-", 1)[1]) if last else 0,
+        "resumed_at": _step(last) if last else 0,
         "seconds": round(time.monotonic() - started, 1),
         "first_loss": losses[0] if losses else None,
         "last_loss": losses[-1] if losses else None,
@@ -193,6 +191,20 @@ def finish(o: Options, stage: str, trainer: Any, tokenizer: Any) -> dict[str, An
         (o.run / stage / "summary.json").write_text(json.dumps(summary, indent=2) + "\n")
     trainer.accelerator.wait_for_everyone()
     return summary
+
+
+def _last_checkpoint(folder: Path) -> Path | None:
+    """The newest that is whole. One that was being written when its process was killed lacks the trainer's state, which comes last; the
+    trainer itself would take it, and fail."""
+    for path in sorted(folder.glob("checkpoint-*"), key=_step, reverse=True):
+        with suppress(OSError, ValueError):
+            json.loads((path / "trainer_state.json").read_text())
+            return path
+    return None
+
+
+def _step(checkpoint: Path) -> int:
+    return int(checkpoint.name.rsplit("-", 1)[1])
 
 
 def done(run: Path, stage: str) -> dict[str, Any] | None:

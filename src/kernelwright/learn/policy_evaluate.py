@@ -3,10 +3,12 @@ learning among them; and the file of weights with what is known of it."""
 
 from __future__ import annotations
 
+import json
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
+from contextlib import suppress
 from importlib.util import find_spec
 from multiprocessing import get_context
 from pathlib import Path
@@ -51,31 +53,58 @@ def evaluate(
     budget: int = BUDGET,
     jobs: int | None = None,
     only: Sequence[str] = (),
+    kept: Path | None = None,
     told: Callable[[int, int], None] = lambda done, total: None,
 ) -> dict[str, list[Run]]:
     """Runs by search. `policies`: name to file of weights and kind of contrast; `training`: measured training shapes, for `neighbours`;
-    `only`: names of Workloads. Raises TableError where no held-out shape was measured."""
+    `only`: names of Workloads; `kept`: a file that takes every finished table's runs, and whose runs are not made again. `told` may raise
+    to end it there. Raises TableError where no held-out shape was measured."""
     tables = _tables(held_out, only)
     if not tables:
         raise TableError(f"{held_out} holds no held-out shape with {SMALLEST} configs; measure some with benchmarks/learning_table.py")
     names = [*searches, *(["neighbours"] if training else []), *policies]
-    tasks = [(name, i) for i, t in enumerate(tables) for name in names if "tpe" not in name or len(t.rows) >= DENSE]
-    found: dict[str, list[Run]] = {name: [] for name in names}
-    jobs = jobs or len(os.sched_getaffinity(0))
+    found = _kept(kept, seeds, budget)
+    wanted = [(name, i) for i, t in enumerate(tables) for name in names if "tpe" not in name or len(t.rows) >= DENSE]
+    at = {task: (task[0], tables[task[1]].workload.name) for task in wanted}
+    # surrogates first: one of theirs takes two minutes, and the end would wait for it
+    tasks = sorted((task for task in wanted if at[task] not in found), key=lambda task: "tpe" not in task[0])
     given = (held_out, dict(policies), training, tuple(only), seeds, budget)
+    for task, runs in _replayed(tasks, jobs or len(os.sched_getaffinity(0)), given):
+        found[at[task]] = runs
+        if kept is not None:
+            line = json.dumps({"search": at[task], "seeds": seeds, "budget": budget, "shares": [r.shares for r in runs]})
+            with kept.open("a") as file:
+                file.write(f"\n{line}")  # the line before may have been cut off
+        told(sum(at[t] in found for t in wanted), len(wanted))
+    return {name: [r for other, i in wanted if other == name for r in found[at[other, i]]] for name in names}
+
+
+def _replayed(tasks: Sequence[tuple[str, int]], jobs: int, given: tuple) -> Iterator[tuple[tuple[str, int], list[Run]]]:
+    """As they are finished. Where the caller takes no more, what has not begun is not begun."""
     if jobs == 1:
         _begin(*given)
-        for done, task in enumerate(tasks, 1):
-            found[task[0]] += _search(*task)
-            told(done, len(tasks))
-        return found
+        for task in tasks:
+            yield task, _search(*task)
+        return
     with ProcessPoolExecutor(jobs, get_context("spawn"), _begin, given) as pool:
-        futures = {pool.submit(_search, *task): task[0] for task in tasks}
-        for done, future in enumerate(as_completed(futures), 1):
-            found[futures[future]] += future.result()
-            told(done, len(tasks))
-    order = {t.workload.name: i for i, t in enumerate(tables)}
-    return {name: sorted(runs, key=lambda r: (order[r.workload], r.seed)) for name, runs in found.items()}
+        try:
+            futures = {pool.submit(_search, *task): task for task in tasks}
+            for future in as_completed(futures):
+                yield futures[future], future.result()
+        finally:
+            pool.shutdown(wait=False, cancel_futures=True)
+
+
+def _kept(path: Path | None, seeds: int, budget: int) -> dict[tuple[str, str], list[Run]]:
+    """By search and Workload; without lines that were cut off."""
+    found = {}
+    for line in path.read_text().splitlines() if path is not None and path.exists() else ():
+        with suppress(ValueError):
+            known = json.loads(line)
+            if (known["seeds"], known["budget"]) == (seeds, budget):
+                name, workload = known["search"]
+                found[name, workload] = [Run(name, workload, seed, tuple(shares)) for seed, shares in enumerate(known["shares"])]
+    return found
 
 
 def _tables(path: Path, only: Sequence[str]) -> list[Table]:
