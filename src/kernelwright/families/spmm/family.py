@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-from functools import cache
 from pathlib import Path
 from types import ModuleType
 
 from kernelwright.families.family import Config, DeviceFacts, Family, Space
+from kernelwright.families.kernel_text import kernel_text
 from kernelwright.families.spmm import streams, three_layer, tiles, unpack
 from kernelwright.problems import spmm
 from kernelwright.problems.spmm import weights
@@ -15,7 +15,6 @@ from kernelwright.records import Candidate, Workload
 
 _FOLDER = Path(__file__).parent
 _CONFIG = re.compile(r"// config: begin.*?// config: end\n", re.DOTALL)
-_INCLUDE = re.compile(r'#include "(\w+\.cuh)"\n')
 
 
 class Scheme(Family):
@@ -60,7 +59,7 @@ class Scheme(Family):
 
     def render(self, config: Config, w: Workload, device: DeviceFacts) -> Candidate:
         lines = "".join(f"    {line}\n" for line in self.scheme.struct(config, w, device))
-        text = _text(f"{self.scheme.__name__.rpartition('.')[2]}.cuh")
+        text = kernel_text(_FOLDER / f"{self.scheme.__name__.rpartition('.')[2]}.cuh")
         source = _CONFIG.sub(lambda _: f"struct Config {{\n{lines}}};\n", text, count=1)
         return Candidate(kind="cuda", source=source, plan=self.scheme.plan(config, w, device), origin=self.origin(config))
 
@@ -88,17 +87,3 @@ class Unpack(Scheme):
     name = "unpack_quad"
     scheme = unpack
     problem = "unpack"
-
-
-@cache
-def _text(name: str) -> str:
-    """A kernel file with the folder's own headers in place of their includes, each once."""
-    seen: set[str] = set()
-
-    def paste(match: re.Match[str]) -> str:
-        if match[1] in seen:
-            return ""
-        seen.add(match[1])
-        return _INCLUDE.sub(paste, (_FOLDER / match[1]).read_text("utf-8").replace("#pragma once\n", ""))
-
-    return _INCLUDE.sub(paste, (_FOLDER / name).read_text("utf-8"))
