@@ -48,6 +48,18 @@ class DeviceFacts:
         return int(self.target.removeprefix("cuda:sm_")) if self.target.startswith("cuda:sm_") else 0
 
 
+def outside(config: Config, space: Space) -> str | None:
+    """What a config lacks, or has that is no choice of the space, as a clause; None where each choice has one of its values."""
+    if missing := sorted(set(space) - set(config)):
+        return f"it lacks {', '.join(missing)}"
+    for key, value in config.items():
+        if key not in space:
+            return f"{key} is not a choice here"
+        if value not in space[key]:
+            return f"{key} = {value} is not among {', '.join(map(str, space[key]))}"
+    return None
+
+
 class Family(ABC):
     """Subclass one per folder of `kernelwright.families` and register it there."""
 

@@ -7,7 +7,7 @@ from functools import cache
 from operator import itemgetter
 from types import ModuleType
 
-from kernelwright.families.family import Config, DeviceFacts, Estimator, Family, Space
+from kernelwright.families.family import Config, DeviceFacts, Estimator, Family, Space, outside
 from kernelwright.families.gemm_sm90 import model, persistent, ring, sides, tiny, whole_k
 from kernelwright.families.gemm_sm90 import render as _render
 from kernelwright.records import Candidate, Workload
@@ -41,15 +41,7 @@ class Scheme(Family):
         return self.scheme.SPACE
 
     def illegal(self, config: Config, w: Workload, device: DeviceFacts) -> str | None:
-        values = self.space(w, device)
-        if missing := sorted(set(values) - set(config)):
-            return f"it lacks {', '.join(missing)}"
-        for key, value in config.items():
-            if key not in values:
-                return f"{key} is not a choice here"
-            if value not in values[key]:
-                return f"{key} = {value} is not among {', '.join(map(str, values[key]))}"
-        return self.scheme.illegal(config, w, device)
+        return outside(config, self.space(w, device)) or self.scheme.illegal(config, w, device)
 
     def seeds(self, w: Workload, device: DeviceFacts) -> tuple[Config, ...]:
         """Of the scheme's menu those that its model puts first."""

@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 from types import ModuleType
 
-from kernelwright.families.family import Config, DeviceFacts, Family, Space
+from kernelwright.families.family import Config, DeviceFacts, Family, Space, outside
 from kernelwright.families.kernel_text import kernel_text
 from kernelwright.families.spmm import streams, three_layer, tiles, unpack
 from kernelwright.problems import spmm
@@ -37,15 +37,7 @@ class Scheme(Family):
         return self.scheme.SPACE
 
     def illegal(self, config: Config, w: Workload, device: DeviceFacts) -> str | None:
-        values = self.space(w, device)
-        if missing := sorted(set(values) - set(config)):
-            return f"it lacks {', '.join(missing)}"
-        for key, value in config.items():
-            if key not in values:
-                return f"{key} is not a choice here"
-            if value not in values[key]:
-                return f"{key} = {value} is not among {', '.join(map(str, values[key]))}"
-        return self.scheme.refuses(w) or self.scheme.illegal(config, w, device)
+        return outside(config, self.space(w, device)) or self.scheme.refuses(w) or self.scheme.illegal(config, w, device)
 
     def seeds(self, w: Workload, device: DeviceFacts) -> tuple[Config, ...]:
         """The best by the model of what ran well, or might; and the first of these with the best one's tiles, which was measured."""
