@@ -32,6 +32,21 @@ class Order(Record, frozen=True, kw_only=True):
     prompt: bool = False
     """Nothing is judged: what a model would be told of the task is said."""
 
+    def result(self, answer: Answer, environment: Environment, **fields: object) -> Result:
+        """What became of one of its answers."""
+        return Result(
+            suite=self.task.suite,
+            task=self.task.key,
+            workload=self.task.workload.id if self.task.workload else "",
+            entrant=answer.entrant,
+            sample=answer.sample,
+            answer=answer.id,
+            claim=answer.claim,
+            asked=self.asked,
+            environment=environment,
+            **fields,  # pyright: ignore[reportArgumentType]
+        )
+
 
 class Opened(Record, frozen=True, kw_only=True, tag="opened"):
     """The device is open."""

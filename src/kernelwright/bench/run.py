@@ -273,20 +273,7 @@ def _one(
 
 def _lost(order: Order, answer: Answer, why: str, environment: Environment) -> Result:
     """An answer during which the worker hung or died. Its own process is watched more closely than that, by the judge: it is not blamed."""
-    return Result(
-        suite=order.task.suite,
-        task=order.task.key,
-        workload=order.task.workload.id if order.task.workload else "",
-        entrant=answer.entrant,
-        sample=answer.sample,
-        answer=answer.id,
-        claim=answer.claim,
-        asked=order.asked,
-        environment=environment,
-        status="skipped",
-        skipped="time",
-        evidence=f"it was given up: {why}",
-    )
+    return order.result(answer, environment, status="skipped", skipped="time", evidence=f"it was given up: {why}")
 
 
 def baseline(name: str, tasks: Sequence[Task], path: Path | None = None) -> Entrant:

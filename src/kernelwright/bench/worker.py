@@ -142,18 +142,7 @@ class Worker:
             self.send(self._result(order, answer, status="skipped", skipped=kind, evidence=why))
 
     def _result(self, order: Order, answer: Answer, **fields: object) -> Result:
-        return Result(
-            suite=order.task.suite,
-            task=order.task.key,
-            workload=order.task.workload.id if order.task.workload else "",
-            entrant=answer.entrant,
-            sample=answer.sample,
-            answer=answer.id,
-            claim=answer.claim,
-            asked=order.asked,
-            environment=self.environment,
-            **fields,  # pyright: ignore[reportArgumentType]
-        )
+        return order.result(answer, self.environment, **fields)
 
     def _facts(self, order: Order, w: Workload, problem: Problem) -> Facts:
         faults = self._faults(order, w)
