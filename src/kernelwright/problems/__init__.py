@@ -325,7 +325,9 @@ def _unknown(name: str) -> ProblemError:
     # a chain is often named without its prefix
     close = f"chain:{name}" if f"chain:{name}" in names else None
     hint = f" (did you mean {close}?)" if close else _nearest(name, [*names, *SUITES])
-    return ProblemError(f"unknown problem {name!r}{hint}; known are {', '.join(names)}")
+    few = [n for n in names if not n.startswith("expert:")]
+    experts = f"expert:NAME ({len(names) - len(few)} of them, docs/experts.md and docs/applications.md)"
+    return ProblemError(f"unknown problem {name!r}{hint}; known are {', '.join([*few[:-1], experts, few[-1]])}")
 
 
 def _nearest(word: str, words: list[str]) -> str:
