@@ -27,7 +27,6 @@ ENVIRONMENT = Environment(target="cpu", device="made up by a test")
 def program(cpu, tmp_path, monkeypatch):
     """host.py in this process: `run(*words)` measures and summarises as its two processes do."""
     import host
-    import measuring
 
     from kernelwright.runtime import engine
 
@@ -37,7 +36,6 @@ def program(cpu, tmp_path, monkeypatch):
     monkeypatch.setattr(host, "ENQUEUE_SHAPES", ((16, 16, 16), (32, 32, 32)))
     monkeypatch.setattr(host, "ROUNDS", {mode: dict.fromkeys(("small", "mid", "large", "huge"), n) for mode, n in ROUNDS.items()})
     monkeypatch.setattr(host, "suite", lambda name, dtype=None: PRODUCTS)
-    monkeypatch.setattr(measuring, "_switches", lambda: 0)  # a shared machine takes the core away often
     from fake_cuda import FakeCuda
     from thin_calls import ThinCalls
 

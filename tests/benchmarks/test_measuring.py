@@ -89,7 +89,20 @@ def test_rounds_are_interleaved_and_operands_take_turns(monkeypatch):
     assert all(set(order) == set(contenders) for order in orders) and len(orders) > 1
 
 
-def test_disturbed_rounds_do_not_count(monkeypatch):
+def test_a_short_sample_during_which_the_core_was_taken_away_is_none(monkeypatch):
+    import measuring
+    import torch
+
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
+    switches = iter([0, 0, 1, 2, 2, 3])
+    monkeypatch.setattr(measuring, "_switches", lambda: next(switches))
+    assert measuring.sample(lambda: None, ()) is not None
+    assert measuring.sample(lambda: None, ()) is None
+    monkeypatch.setattr(measuring, "SHORT", 0.0)  # a long one always meets others: it counts
+    assert measuring.enqueued(lambda: None, ()) is not None
+
+
+def test_disturbed_rounds_do_not_count():
     import measuring
 
     samples = {

@@ -34,7 +34,7 @@ def program(cpu, tmp_path, monkeypatch):
     monkeypatch.setattr(engine, "_paths", [])
     monkeypatch.setattr(engines, "MODELS", TINY)
     monkeypatch.setattr(engines, "LAYERS", dict.fromkeys((m.name for m in TINY), 2))
-    monkeypatch.setattr(engines, "MOST_ROUNDS", 12)  # a sample during which the system took the core away is left out
+    monkeypatch.setattr(engines, "MOST_ROUNDS", 3)
     monkeypatch.setattr(engines, "STEPS", 2)
     monkeypatch.setattr(engines, "COMPILE", {"dynamic": False, "backend": "eager"})
     monkeypatch.setattr(engines, "captured", lambda run, step, pool: step)
