@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from itertools import chain, repeat
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -14,9 +13,7 @@ from kernelwright.evaluate.buffers import Buffers
 from kernelwright.evaluate.timing import PATIENCE, Entrant, Limits, measure
 from kernelwright.problems import problem_of, resolve
 from kernelwright.targets import target
-from kernelwright.targets.cpu_child import Trusted
-from kernelwright.targets.cpu_device import ANSWER_US, CpuContender, _Seen
-from kernelwright.targets.target import Bound, Contender
+from kernelwright.targets.target import Contender
 
 W = resolve("gemm:8x8x8:fp32")
 NAN = math.nan
@@ -99,33 +96,3 @@ def test_rivals_are_asked_as_python_candidates_are(run):
         own, rival = (type(f"{kind.__name__}Here", (kind,), {"apart": mine}) for kind, mine in ((Scripted, apart), (Rival, not apart)))
         *_, theirs = run(repeat(5.0), repeat(10.0), kinds=(own, rival))
         assert theirs.apart is apart
-
-
-class Asked(CpuContender):
-    """Writes down what its process is asked, in place of asking."""
-
-    def __init__(self, *, apart: bool):
-        self.log: list[object] = []
-        self.apart, self._trusted, self._work, self._seen, self._bytes = apart, True, Trusted([], None), {}, 100
-        self._sets = [Bound(tensors={}, names={})] * 5
-        nothing = _Seen([], [], 5.0)
-        self._device = SimpleNamespace(prepare=lambda mode, sets: self.log.append(mode), empty=lambda mode, n: nothing)
-
-    def _launch(self, sets: list[int], seconds: float) -> _Seen:
-        self.log.append(list(sets))
-        return _Seen([10.0] * len(sets), [False] * len(sets), 5.0 + 2000.0)
-
-    def close(self) -> None:
-        pass
-
-
-def test_a_rival_that_is_asked_apart_has_a_call_before_each_that_counts_and_the_judges_clock():
-    one = Asked(apart=False)
-    assert one.sample("device-warm", 2) == (10.0, 0) and one.log == ["device-warm", [4, 0, 1]]
-    one = Asked(apart=True)
-    us, dropped = one.sample("device-warm", 2)
-    assert one.log == [[0], "device-warm", [0], [1], "device-warm", [1]]
-    assert dropped == 0 and us == 2000.0 - ANSWER_US, "2000 us of processor time were seen, 10 claimed"
-    one = Asked(apart=True)
-    one.sample("device-cold", 1)
-    assert one.log == ["device-cold", [0]]
