@@ -303,4 +303,7 @@ def main(target_name: str, fd: int) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1], int(sys.argv[2])))
+    status = main(sys.argv[1], int(sys.argv[2]))
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(status)  # PyTorch takes 0.15 s to take itself down
