@@ -275,11 +275,11 @@ def test_fp16_accumulation_only_on_request() -> None:
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_menu_compiles_without_spills(tile: tuple[int, int, int, int, int], layout: str) -> None:
     w = gemm(4096, 4096, 4096, layout=layout)
-    for device in (H200, A100):
-        for tails in ("chunk", "none"):
-            c = seeds_module.tensor_core(tile[0], tile[1], 64, tile[2:], 3, 2, w, device) | {"tails": tails}
-            if FAMILY.illegal(c, w, device) is None:
-                compiled(FAMILY.render(c, w, device), device.target.removeprefix("cuda:"))
+    device = (H200, A100)[(seeds_module.TILES.index(tile) + LAYOUTS.index(layout)) % 2]  # each tile and layout meets both
+    for tails in ("chunk", "none"):
+        c = seeds_module.tensor_core(tile[0], tile[1], 64, tile[2:], 3, 2, w, device) | {"tails": tails}
+        if FAMILY.illegal(c, w, device) is None:
+            compiled(FAMILY.render(c, w, device), device.target.removeprefix("cuda:"))
 
 
 def test_nothing_imports_torch_for_the_space() -> None:
