@@ -66,7 +66,7 @@ translations are gone. Seen: 51 us of honest work in a request of 16 launches, o
 ANSWER_US = 40.0
 """Processor time of saying where outputs are, which an empty request does not do."""
 LONG_US, LEAST_SHARE = 20_000.0, 0.95
-"""A launch this long is seldom left alone: it counts as undisturbed if it had the core for this share of its time."""
+"""A launch this long is seldom left alone: it counts as undisturbed if it had the core for this share of its time. None goes before it."""
 LARGEST_VIEW = 64 << 20
 """Bytes that a Python candidate's output may span beyond four times its own size."""
 
@@ -241,8 +241,9 @@ class CpuContender(Contender):
         self.cold_launches, self.in_place = max(1, len(sets) - 1), not trusted  # one is for warming up
         self.apart = isinstance(work, Answer)
         self._device, self._sets, self._work, self._trusted = device, sets, work, trusted
-        self._bytes = sum(t.numel() * t.element_size() for one in sets for t in one.tensors.values())
         self._seen: dict[str, list[_Seen]] = {}
+        self._long = False
+        """Launches are so long that code and address translations, which the first brings back, are nothing beside them."""
         self._earlier: dict[str, torch.Tensor] = {}
         """Inputs of `forward` that a Python candidate has met, for launches that do not count."""
         self._private = None if trusted else tempfile.TemporaryDirectory(prefix="kernelwright-", ignore_cleanup_errors=True)
@@ -287,19 +288,24 @@ class CpuContender(Contender):
         return self._sample(mode, 1, held=False)[0]
 
     def _sample(self, mode: str, launches: int, *, held: bool) -> tuple[float, int]:
-        """Each launch has a set of its own: inputs that the process has not run on, poisoned outputs. Where the sets are small, a warm
-        sample is one request that begins with a launch that does not count, on a set of its own: it brings back code and address
-        translations. Large ones are asked for one by one, so that each is the last that was brought into the caches."""
+        """Each launch has a set of its own: inputs that the process has not run on, poisoned outputs. A warm sample is one request that
+        begins with launches that do not count. A candidate's is one, on a set of its own: it brings back code and address translations
+        (6 to 13 us for a kernel of ours, 30 for eager). A rival goes through all sets before, as its Python objects for each must come
+        back too: they were 2 of eager's 5 us for a product of 16x16x16, which takes 2 to 3 in a program's loop. Sets that together exceed
+        the L2 come from the L3, for all contenders alike. (Asked for one by one, each touched before, eager took 50 us for a product of
+        1x512x512, and 17 in a program.)"""
         sets, warm = list(range(launches)), mode not in (*COLD_MODES, "host-server")
-        large = warm and self._bytes > cpu.cache_bytes(2) // 2
-        alone = large or mode == "host-server" or self.apart
-        lead = [len(self._sets) - 1] if warm and not alone and len(self._sets) > 1 else []
+        alone = mode == "host-server" or self.apart
+        lead: list[int] = []
+        if warm and not alone and not self._long and len(self._sets) > 1:
+            lead = sets if self._trusted else [len(self._sets) - 1]
         seconds = SETUP_SECONDS if self._trusted else RUN_SECONDS * max(1, launches)
         seen = []
         for group in [[i] for i in sets] if alone else [lead + sets]:
             self._make_ready(group[0], warm=warm)
             self._device.prepare(mode, [self._sets[i] for i in group])
             seen.append(self._launch(group, seconds))
+        self._long = seen[-1].claims[-1] > LONG_US
         if not self._trusted:
             for one in seen:
                 self._hold_at_once(one, mode)
