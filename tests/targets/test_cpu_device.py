@@ -19,7 +19,7 @@ class Asked(CpuContender):
 
     def __init__(self, *, apart: bool):
         self.log: list[object] = []
-        self.apart, self._trusted, self._work, self._seen, self._long = apart, True, Trusted([], None), {}, False
+        self.apart, self._trusted, self._work, self._seen, self._long = apart, True, Trusted([], None, []), {}, False
         self._sets = [Bound(tensors={}, names={})] * 5
         nothing = _Seen([], [], 5.0)
         self._device = SimpleNamespace(prepare=lambda mode, sets: self.log.append(mode), empty=lambda mode, n: nothing)
@@ -34,7 +34,7 @@ class Asked(CpuContender):
 
 def test_a_rival_that_is_asked_apart_has_a_call_before_each_that_counts_and_the_judges_clock():
     one = Asked(apart=False)
-    assert one.sample("device-warm", 2) == (10.0, 0) and one.log == ["device-warm", [0, 1, 0, 1]]
+    assert one.sample("device-warm", 2) == (10.0, 0) and one.log == ["device-warm", [4, 0, 1]]
     one = Asked(apart=False)
     one.sample("device-cold", 2)
     assert one.log == ["device-cold", [0, 1]]
@@ -101,4 +101,4 @@ def test_before_long_launches_nothing_goes():
     one = Asked(apart=False)
     one._launch = lambda sets, seconds: one.log.append(list(sets)) or _Seen([30_000.0] * len(sets), [False] * len(sets), 30_000.0)
     assert [one.sample("device-warm", 1) for _ in range(2)] == [(30_000.0, 0)] * 2
-    assert one.log == ["device-warm", [0, 0], "device-warm", [0]]
+    assert one.log == ["device-warm", [4, 0], "device-warm", [0]]

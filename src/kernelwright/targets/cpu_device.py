@@ -168,7 +168,7 @@ class CpuDevice(Device):
         return CpuContender(self, sets, program, trusted=False)
 
     def load_trusted(self, runs: Sequence[Run], setup: Callable[[], None] | None = None, sets: Sequence[Bound] = ()) -> CpuContender:
-        return CpuContender(self, sets, Trusted(runs, setup), trusted=True)
+        return CpuContender(self, sets, Trusted(runs, setup, sets), trusted=True)
 
     def sets(self, set_bytes: int, modes: Collection[str]) -> int:
         """Each launch of a sample has its own, and one is for warming up: as many as half the L2 holds, where they are small."""
@@ -217,9 +217,6 @@ class CpuDevice(Device):
             os.sched_setaffinity(0, [core])
             self._beyond_l2.view(torch.int64).sum()
         os.sched_setaffinity(0, self.cores)
-
-    def close(self) -> None:
-        self.__dict__.pop("_beyond_l3", None)
 
 
 def charge_outputs(w: Workload) -> tuple[tuple[int, ...], ...]:
@@ -289,16 +286,12 @@ class CpuContender(Contender):
 
     def _sample(self, mode: str, launches: int, *, held: bool) -> tuple[float, int]:
         """Each launch has a set of its own: inputs that the process has not run on, poisoned outputs. A warm sample is one request that
-        begins with launches that do not count. A candidate's is one, on a set of its own: it brings back code and address translations
-        (6 to 13 us for a kernel of ours, 30 for eager). A rival goes through all sets before, as its Python objects for each must come
-        back too: they were 2 of eager's 5 us for a product of 16x16x16, which takes 2 to 3 in a program's loop. Sets that together exceed
-        the L2 come from the L3, for all contenders alike. (Asked for one by one, each touched before, eager took 50 us for a product of
-        1x512x512, and 17 in a program.)"""
+        begins with a launch that does not count, on a set of its own: it brings back code and address translations (30 us for eager, 6 to
+        13 for a kernel of ours). Sets that together exceed the L2 come from the L3, for all contenders alike. (Asked for one by one, each
+        touched before, eager took 50 us for a product of 1x512x512, and 17 in a program.)"""
         sets, warm = list(range(launches)), mode not in (*COLD_MODES, "host-server")
         alone = mode == "host-server" or self.apart
-        lead: list[int] = []
-        if warm and not alone and not self._long and len(self._sets) > 1:
-            lead = sets if self._trusted else [len(self._sets) - 1]
+        lead = [len(self._sets) - 1] if warm and not alone and not self._long and len(self._sets) > 1 else []
         seconds = SETUP_SECONDS if self._trusted else RUN_SECONDS * max(1, launches)
         seen = []
         for group in [[i] for i in sets] if alone else [lead + sets]:
