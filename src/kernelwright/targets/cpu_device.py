@@ -57,8 +57,8 @@ HELD = 1.3
 SKEW = 2.5
 """... and this many times what it claims of most of them: the first of 16 small launches finds its code and address translations gone."""
 REQUESTS, MOST = 9, 2 / 3
-"""Nobody is accused before so many requests, nor for less than this share of them; until then a request whose claims do not account for its
-processor time is dropped. On a busy machine three requests running have taken 36 us in most of their launches and 106 us on the average, of
+"""Nobody is accused before so many requests, nor for less than this share of them; a request whose claims do not account for its processor
+time is dropped. On a busy machine three requests running have taken 36 us in most of their launches and 106 us on the average, of
 a kernel that starts a thread in each."""
 SLACK_US, SLACK_LAUNCH_US = 40.0, 3.0
 """Processor time of a request and of each of its launches that may come on top, besides half of what an empty one takes: caches and
@@ -66,7 +66,8 @@ translations are gone. Seen: 51 us of honest work in a request of 16 launches, o
 ANSWER_US = 40.0
 """Processor time of saying where outputs are, which an empty request does not do."""
 LONG_US, LEAST_SHARE = 20_000.0, 0.95
-"""A launch this long is seldom left alone: it counts as undisturbed if it had the core for this share of its time. None goes before it."""
+"""A launch this long is seldom left alone: it counts as undisturbed if it had the core for this share of its time. No launch
+that does not count goes before it."""
 LARGEST_VIEW = 64 << 20
 """Bytes that a Python candidate's output may span beyond four times its own size."""
 
