@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+from itertools import islice
 from pathlib import Path
 from typing import Annotated
 
@@ -24,6 +25,8 @@ from kernelwright.cli.common import (
 
 NOTE_SECONDS = 300.0
 """Of silence of the judge, which shares the device with the sanitizers' processes."""
+ENTRIES = 12
+"""Printed by `pack info`: one published pack has 2,000."""
 
 
 class Form(enum.StrEnum):
@@ -199,16 +202,17 @@ def verify(
 
 
 def _show(screen, found, where: Path) -> None:
-    from rich.table import Table
+    from rich.table import Column, Table
 
-    tools = list(dict.fromkeys(t.name for k in found.kernels for t in k.tools))
-    table = Table("kernel", "serves", "verified on", "tails (refused)", "random", "cases", *tools, "result", box=None, pad_edge=False)
+    from kernelwright.records import Outcome
+
+    table = Table(Column("kernel", no_wrap=True), "workloads", "tails", "random", "cases", "tools", "result", box=None, pad_edge=False)
     for k in found.kernels:
-        outcomes = {t.name: t.outcome or "not run" for t in k.tools}
-        result = "FAILED" if k.failures else "right"
-        tails = f"{k.tails} ({k.refused})"
-        counts = (str(n) for n in (k.serves, k.workloads, tails, k.random, k.cases))
-        table.add_row(f"{k.name}/{k.candidate[:8]}", *counts, *(outcomes.get(t, "") for t in tools), result)
+        said = [f"{t.name} {t.outcome}" for t in k.tools if t.outcome not in ("", Outcome.OK)]
+        if not_run := sum(not t.outcome for t in k.tools):
+            said.append(f"{not_run} not run")
+        counts = (f"{k.workloads} of {k.serves}", f"{k.tails}", f"{k.random}", f"{k.cases}")
+        table.add_row(f"{k.name}/{k.candidate[:8]}", *counts, ", ".join(said) or "OK", "FAILED" if k.failures else "right")
     screen.print(table)
     for k in found.failed:
         for f in k.failures:
@@ -233,8 +237,14 @@ def _print(path: Path, json_output: bool) -> None:
         emit(info)
     else:
         screen = console(False)
+        entries = info.pop("entries")
         for key, value in info.items():
             screen.print(f"{key}: {value}", markup=False)
+        screen.print("entries:")
+        for name, words in islice(entries.items(), ENTRIES):
+            screen.print(f"  {name}: {words}", markup=False)
+        if len(entries) > ENTRIES:
+            screen.print(f"  and {len(entries) - ENTRIES} more, all with --json", markup=False)
 
 
 def _verification(pack, else_: str = "none") -> str:
