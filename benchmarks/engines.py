@@ -19,6 +19,7 @@ import measuring
 import torch
 from contenders import TORCH
 from measuring import AGAIN, OURS, Budget, refuse, rounds, sample
+from torch._dynamo.utils import counters
 
 import kernelwright as kw
 from kernelwright.evaluate.stats import LEAST_ROUNDS
@@ -34,7 +35,7 @@ BOUND = {"bf16": 0.06, "fp16": 0.02}
 """Of logits after 30 layers whose products are rounded to 8 or 11 bits in another order; a wrong kernel gives 1 and more."""
 SIDES = 3
 """Samples of an engine in a round: torch's layers, ours, and ours again."""
-COMPILE: dict[str, Any] = {"dynamic": False, "fullgraph": True}
+COMPILE: dict[str, Any] = {"dynamic": False}
 MOST_ROUNDS = 9
 MAX_LINE = 300
 
@@ -208,6 +209,7 @@ def measured(model: Any, cell: Cell, names: Sequence[str], seconds: float, budge
     steps of decode, or of one prefill."""
     with torch.inference_mode(False), torch.no_grad():
         run, layers = Run(model, cell), Layers(model)
+        counters.clear()
         try:
             run.reset()
             reference = run.step().float().clone()
@@ -219,6 +221,7 @@ def measured(model: Any, cell: Cell, names: Sequence[str], seconds: float, budge
             if taken := too_long(once, seconds):
                 return {"steps": _steps(cell), "served": served, "logits": {}, "failed": {}, "wrong": [], "left_out": taken}
             engines, logits, failed, wrong = prepared(run, layers, names, reference, budget)
+            broken = dict(counters["graph_break"])
             taken = clocked(run, layers, engines, seconds, budget) if engines else {}
         finally:
             layers.become(False)
@@ -226,6 +229,8 @@ def measured(model: Any, cell: Cell, names: Sequence[str], seconds: float, budge
         if taken is None or (budget.left <= 0 and not taken):
             return None
         line = {"steps": _steps(cell), "served": served, "logits": logits, "failed": failed, "wrong": wrong}
+        if broken:
+            line["graph_breaks"] = broken
         if isinstance(taken, str):
             return line | {"left_out": taken}
         return line | {"samples": taken}

@@ -170,6 +170,7 @@ def summarise(raw: Path, out: Path) -> list[str]:
         failed={line["end"]: line["failed"] for line in ends if line.get("failed")},
         left_out={line["end"]: line["left_out"] for line in ends if "left_out" in line},
         hung_or_crashed=sorted(hopeless(lines)),
+        graph_breaks={line["end"]: line["graph_breaks"] for line in ends if "graph_breaks" in line},
         served={line["end"]: line["served"] for line in ends if "served" in line},
         logits={line["end"]: line["logits"] for line in ends if "logits" in line},
         of_other_devices_or_versions=others,
