@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -10,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from measuring import OURS, Lines, device, read, refuse
+from measuring import OURS, Budget, Lines, device, read, refuse
 from thin_calls import ThinCalls, factors
 
 import kernelwright as kw
@@ -49,6 +50,14 @@ def use(pack: Path) -> str:
     torch.backends.cuda.matmul.allow_fp16_reduced_precision_reduction = False
     torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False
     return checksum[:16]
+
+
+def warm_up(products: Sequence[Workload], budget: Budget) -> None:
+    """kw.warmup on them: a third of a second each, of the budget too."""
+    started = time.monotonic()
+    found = kw.warmup(products, told=lambda *_: budget.watch())
+    own = sum(not choice.library for choice in found)
+    print(f"warm-up: {time.monotonic() - started:.0f} s, {own} of {len(found)} products call a kernel", flush=True)
 
 
 def served(a: torch.Tensor, b: torch.Tensor) -> tuple[bool, str]:

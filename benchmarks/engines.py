@@ -19,11 +19,13 @@ import measuring
 import torch
 from contenders import TORCH
 from measuring import AGAIN, OURS, Budget, refuse, rounds, sample
+from torch._dynamo.utils import counters
 
 import kernelwright as kw
 from kernelwright.evaluate.stats import LEAST_ROUNDS
 from kernelwright.problems.problem import TORCH_DTYPES
 from kernelwright.problems.suites import MODELS, Model
+from kernelwright.records import Workload
 
 LAYERS = {"Llama-3.1-8B": 32, "Qwen2.5-7B": 28}
 ENGINES = ("eager", "graph", "compile", "compile-graph")
@@ -31,6 +33,8 @@ STEPS = 8
 """Of decode, in one sample."""
 BOUND = {"bf16": 0.06, "fp16": 0.02}
 """Of logits after 30 layers whose products are rounded to 8 or 11 bits in another order; a wrong kernel gives 1 and more."""
+SIDES = 3
+"""Samples of an engine in a round: torch's layers, ours, and ours again."""
 COMPILE: dict[str, Any] = {"dynamic": False}
 MOST_ROUNDS = 9
 MAX_LINE = 300
@@ -173,6 +177,19 @@ class Layers:
         return self._report
 
 
+def products(model: torch.nn.Module, cells: Sequence[Cell]) -> list[Workload]:
+    """What the linear layers multiply in these cells."""
+    found: dict[Workload, None] = {}
+    for name, layer in model.named_modules():
+        if isinstance(layer, torch.nn.Linear):
+            n, k = layer.weight.shape
+            biased = {"problem": "linear", "epilogue": "bias"} if layer.bias is not None else {"problem": "gemm"}
+            for cell in cells:
+                m = cell.batch if name == "lm_head" else cell.tokens
+                found[Workload(axes={"M": m, "N": n, "K": k}, dtype=cell.dtype, layout="nt", **biased)] = None
+    return list(found)
+
+
 @dataclass
 class Engine:
     """A step with the layers of one side."""
@@ -192,18 +209,28 @@ def measured(model: Any, cell: Cell, names: Sequence[str], seconds: float, budge
     steps of decode, or of one prefill."""
     with torch.inference_mode(False), torch.no_grad():
         run, layers = Run(model, cell), Layers(model)
+        counters.clear()
         try:
             run.reset()
             reference = run.step().float().clone()
             served = layers.become(True).explain((cell.tokens,)).splitlines()[0]
+            layers.become(False)
+            run.reset()
+            # before anything is compiled or captured, which runs the step seven times for each engine and side
+            once = (sample(run.step, ()) or 0.0) * 1e-6 * _steps(cell) * SIDES * len(names)
+            if taken := too_long(once, seconds):
+                return {"steps": _steps(cell), "served": served, "logits": {}, "failed": {}, "wrong": [], "left_out": taken}
             engines, logits, failed, wrong = prepared(run, layers, names, reference, budget)
+            broken = dict(counters["graph_break"])
             taken = clocked(run, layers, engines, seconds, budget) if engines else {}
         finally:
             layers.become(False)
             torch.compiler.reset()
-        line = {"steps": STEPS if cell.phase == "decode" else 1, "served": served, "logits": logits, "failed": failed, "wrong": wrong}
-        if taken is None:
+        if taken is None or (budget.left <= 0 and not taken):
             return None
+        line = {"steps": _steps(cell), "served": served, "logits": logits, "failed": failed, "wrong": wrong}
+        if broken:
+            line["graph_breaks"] = broken
         if isinstance(taken, str):
             return line | {"left_out": taken}
         return line | {"samples": taken}
@@ -214,7 +241,7 @@ def prepared(
 ) -> tuple[dict[str, Engine], dict[str, float], dict[str, str], list[str]]:
     """Engines by name with their logits' relative error, what failed and what is wrong; an engine counts where both sides are right.
     Raises Spoiled."""
-    steps, bound = STEPS if run.cell.phase == "decode" else 1, BOUND[run.cell.dtype]
+    steps, bound = _steps(run.cell), BOUND[run.cell.dtype]
     pool = torch.cuda.graph_pool_handle() if torch.cuda.is_available() else None  # graphs never run side by side
     engines: dict[str, Engine] = {}
     logits: dict[str, float] = {}
@@ -228,6 +255,8 @@ def prepared(
             if name == "compile-graph" and (reason := failed.get(f"{side} compile")):
                 failed[key] = reason
                 continue
+            if budget.left <= 0:
+                break
             budget.watch()
             try:
                 step = _ready(run, compiled if name.startswith("compile") else run.step, name, pool)
@@ -300,11 +329,21 @@ def clocked(
 
     budget.watch()
     once = sum((take(engine, ()) or 0.0) for engine in engines.values()) * 1e-6
-    if once * LEAST_ROUNDS > 4 * seconds:
-        return f"a round takes {once:.0f} s"
+    if reason := too_long(once, seconds):
+        return reason
     if once * LEAST_ROUNDS > budget.left:
         return None
     return rounds(engines, [()], max(LEAST_ROUNDS, min(MOST_ROUNDS, int(seconds / max(once, 1e-6)))), budget, take)
+
+
+def too_long(once: float, seconds: float) -> str | None:
+    """Why a cell whose rounds take `once` seconds is left out."""
+    return f"a round takes {once:.0f} s" if once * LEAST_ROUNDS > 4 * seconds else None
+
+
+def _steps(cell: Cell) -> int:
+    """In one sample."""
+    return STEPS if cell.phase == "decode" else 1
 
 
 def first_line(error: BaseException) -> str:

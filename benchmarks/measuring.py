@@ -77,13 +77,13 @@ def read(path: Path) -> list[dict[str, Any]]:
 
 
 def hopeless(lines: Iterable[Mapping[str, Any]]) -> set[str]:
-    """Steps that were begun STARTS times (`start`) since they last came to an end (`end`) or to a known fault (`spoils`): the process hung
-    or died in them."""
+    """Steps that were begun STARTS times (`start`) since they last came to an end (`end`), to a known fault (`spoils`) or to the end of the
+    time (`stopped`): the process hung or died in them."""
     begun: Counter[str] = Counter()
     for line in lines:
         if "start" in line:
             begun[line["start"]] += 1
-        elif name := line.get("end") or line.get("spoils"):
+        elif name := line.get("end") or line.get("spoils") or line.get("stopped"):
             begun[name] = 0
     return {name for name, count in begun.items() if count >= STARTS}
 
@@ -140,6 +140,9 @@ def supervise(seconds: float, raw: Path) -> bool:
             code = inner.wait(left + GRACE)
         except subprocess.TimeoutExpired:
             print("the time is up: the process was ended", flush=True)
+            begun = [line["start"] for line in read(raw) if "start" in line]
+            if begun:
+                Lines(raw).add({"stopped": begun[-1]})
             return True
         finally:
             if inner.poll() is None:

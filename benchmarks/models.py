@@ -19,7 +19,8 @@ prefill), a bias included. These suites are that:
     kernelwright tune qwen2.5-7b --target cuda --minutes 10 --rival eager --rival cublaslt-auto --out kernelwright-out
     python benchmarks/models.py kernelwright-out/pack-llama-3.1-8b kernelwright-out/pack-qwen2.5-7b --out results/h200/models
 
-(`--dtype fp16` for fp16.) A pack of another suite serves by prediction, or leaves the layers to torch: each line says how many it served.
+(`--dtype fp16` for fp16.) A pack of another suite serves by prediction, by what `--warmup` measures first with its kernels, or leaves the
+layers to torch: each line says how many it served. A device is served from one pack, the last one named that fits it.
 """
 
 from __future__ import annotations
@@ -34,8 +35,8 @@ from typing import Any
 import measuring
 import numpy as np
 import torch
-from contenders import TORCH, use
-from engines import BOUND, ENGINES, LAYERS, Cell, Spoiled, build, first_line, free, huggingface, measured
+from contenders import TORCH, use, warm_up
+from engines import BOUND, ENGINES, LAYERS, Cell, Spoiled, build, first_line, free, huggingface, measured, products
 from measuring import AGAIN, OURS, Budget, Lines, commands, compared, environment, hopeless, of_one_place, read, refuse, supervise
 from published import command_line, write_summary
 
@@ -59,7 +60,7 @@ CELLS = [
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("packs", type=Path, nargs="*", help="without one nothing is measured; the last counts first")
+    parser.add_argument("packs", type=Path, nargs="*", help="without one nothing is measured; the last that fits serves")
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--seconds", type=float, default=480.0, help="all of it, the start of the process included")
     parser.add_argument("--models", nargs="+", choices=list(LAYERS), default=list(LAYERS))
@@ -67,6 +68,7 @@ def main() -> None:
     parser.add_argument("--cells", nargs="+", default=list(CELLS), help="PHASE:BATCHxLENGTH, the most important first")
     parser.add_argument("--engines", nargs="+", choices=ENGINES, default=list(ENGINES))
     parser.add_argument("--layers", type=int, help="fewer than the model has")
+    parser.add_argument("--warmup", action="store_true", help="kw.warmup of each model's products before its first cell")
     parser.add_argument("--cell-seconds", type=float, default=12.0, help="of a cell's rounds; one that needs four times that is left out")
     parser.add_argument("--hang", type=float, default=300.0, help="a step that takes longer ends the process, seconds")
     parser.add_argument("--inner", action="store_true", help=argparse.SUPPRESS)
@@ -94,11 +96,11 @@ def measure(args: argparse.Namespace, raw: Path) -> None:
     except ValueError as error:
         refuse(str(error))
     lines = Lines(raw)
-    layers = {} if args.layers is None else {"layers": args.layers}
-    where = environment(pack=packs, transformers=huggingface().__version__, **layers)
+    about = {} if args.layers is None else {"layers": args.layers}
+    where = environment(pack=packs, transformers=huggingface().__version__, warmup=args.warmup, **about)
     lines.add({"environment": where, "command": command_line("models.py")})
     before = of_one_place(read(raw))[1]
-    done = {line["end"] for line in before if "end" in line} | hopeless(before)
+    done = {line["end"] for line in before if "end" in line and "left_out" not in line} | hopeless(before)
     loaded: tuple[object, Any] = (None, None)
     for cell in cells:
         name = f"{cell.name} [{' '.join(args.engines)}]"
@@ -114,6 +116,9 @@ def measure(args: argparse.Namespace, raw: Path) -> None:
                 loaded = (None, None)
                 free()
                 loaded = (cell.model, cell.dtype), build(cell.model, cell.dtype, args.layers)
+                if args.warmup:
+                    same = [c for c in cells if (c.model, c.dtype) == loaded[0] and f"{c.name} [{' '.join(args.engines)}]" not in done]
+                    warm_up(products(loaded[1], same), budget)
             engines = [engine for engine in args.engines if engine not in spoilers]
             line = measured(loaded[1], cell, engines, args.cell_seconds, budget)
         except Spoiled as error:
@@ -122,6 +127,7 @@ def measure(args: argparse.Namespace, raw: Path) -> None:
         except torch.OutOfMemoryError as error:
             line = {"failed": {"all": first_line(error)}}
         if line is None:
+            lines.add({"stopped": name})
             break
         line["failed"] = line["failed"] | spoilers
         about = {"cell": cell.name, "phase": cell.phase, "model": cell.model, "tokens": cell.tokens, "batch": cell.batch}
@@ -143,7 +149,7 @@ def _said(line: dict[str, Any]) -> str:
 def summarise(raw: Path, out: Path) -> list[str]:
     """Writes summary.json. Returns what was wrong."""
     where, lines, others = of_one_place(read(raw))
-    ends = [line for line in lines if "end" in line]
+    ends = list({line["end"]: line for line in lines if "end" in line}.values())  # what was left out may have been measured since
     if not ends:
         print(f"{raw} has no cells yet")
         return []
@@ -164,6 +170,7 @@ def summarise(raw: Path, out: Path) -> list[str]:
         failed={line["end"]: line["failed"] for line in ends if line.get("failed")},
         left_out={line["end"]: line["left_out"] for line in ends if "left_out" in line},
         hung_or_crashed=sorted(hopeless(lines)),
+        graph_breaks={line["end"]: line["graph_breaks"] for line in ends if "graph_breaks" in line},
         served={line["end"]: line["served"] for line in ends if "served" in line},
         logits={line["end"]: line["logits"] for line in ends if "logits" in line},
         of_other_devices_or_versions=others,

@@ -32,7 +32,7 @@ from typing import Any
 import measuring
 import numpy as np
 import torch
-from contenders import TORCH, WrongResult, served, use, verify
+from contenders import TORCH, WrongResult, served, use, verify, warm_up
 from engines import LAYERS
 from measuring import OURS, Budget, Lines, commands, environment, of_one_place, read, refuse, supervise
 from published import command_line, write_summary
@@ -63,6 +63,7 @@ def main() -> None:
     parser.add_argument("--mix", default="decode", help="decode, or a suite of products")
     parser.add_argument("--dtype", default="fp16", choices=["fp16", "bf16"])
     parser.add_argument("--layout", default="nt", help="of a suite's products")
+    parser.add_argument("--warmup", action="store_true", help="kw.warmup of the mix's products first")
     parser.add_argument("--loads", type=float, nargs="+", default=list(LOADS))
     parser.add_argument("--requests", type=int, default=2000, help="of a block")
     parser.add_argument("--blocks", type=int, default=20, help="for each load, those of earlier calls counted in")
@@ -92,9 +93,11 @@ def measure(args: argparse.Namespace, raw: Path) -> None:
     measuring.device()
     pack = use(args.pack)
     mix, (_, before, _) = mix_of(args.mix, args.dtype, args.layout), of_one_place(read(raw))
+    if args.warmup:
+        warm_up([w for w, _ in mix], budget)
     operands, ours = tensors_of([w for w, _ in mix], budget)
     lines = Lines(raw)
-    about = {"mix": args.mix, "products": len(mix), "served_by_a_kernel": sum(ours)}
+    about = {"mix": args.mix, "products": len(mix), "served_by_a_kernel": sum(ours), "warmup": args.warmup}
     lines.add({"environment": environment(pack=pack, **about), "command": command_line("serving.py")})
     rng = random.Random(time.time_ns())
     draw = partial(rng.choices, operands, weights=[share for _, share in mix])

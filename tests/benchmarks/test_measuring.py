@@ -62,6 +62,21 @@ def test_where_nothing_comes_of_it_there_is_an_end(tmp_path):
     assert code in (0, 1) and len(lines) == 2, "it was begun twice"
 
 
+def test_what_the_end_of_the_time_cuts_short_does_not_hang(tmp_path, monkeypatch):
+    import measuring
+
+    raw = tmp_path / "raw.jsonl"
+    monkeypatch.setattr(measuring, "GRACE", 0.1)
+    monkeypatch.setattr(measuring.signal, "signal", lambda *_: None)
+    monkeypatch.setattr(sys, "argv", ["-c", "import time; time.sleep(60)"])
+    for _ in range(2):
+        measuring.Lines(raw).add({"start": "x"})
+        assert measuring.supervise(1.1, raw)
+    lines = measuring.read(raw)
+    assert lines == [{"start": "x"}, {"stopped": "x"}] * 2 and measuring.hopeless(lines) == set()
+    assert measuring.hopeless([*lines, {"start": "x"}, {"start": "x"}]) == {"x"}
+
+
 def test_a_refusal_is_said_once(tmp_path):
     code, _, lines = run(tmp_path, 'refuse("no GPU")', 100)
     assert code == 1 and lines == [{"start": "fine"}]

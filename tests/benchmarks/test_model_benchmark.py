@@ -167,8 +167,34 @@ def test_the_model_is_torchs_again_and_a_long_cell_is_left_out(program, monkeypa
     model = program.engines.build("Llama-3.1-8B", "bf16", 1)
     cell = program.engines.Cell.parse("Llama-3.1-8B", "bf16", "prefill:1x8")
     line = program.engines.measured(model, cell, ["eager"], 0.0, measuring.Budget(100, 100))
-    assert "a round takes" in line["left_out"]
+    assert "a round takes" in line["left_out"] and not line["logits"], "before anything is prepared"
     assert {type(m) for m in model.modules() if isinstance(m, torch.nn.Linear)} == {torch.nn.Linear}
+
+
+def test_warm_up_is_of_the_products_of_the_cells_to_come(program, monkeypatch):
+    warmed = []
+    monkeypatch.setattr(program.models, "warm_up", lambda products, budget: warmed.append({w.name for w in products}))
+    words = ("--models", "Qwen2.5-7B", *CELLS, "--warmup")
+    assert program.run(*words) == 0 and program.run(*words) == 0, "the second time there is nothing to come"
+    (names,) = warmed
+    shapes = {(tuple(int(n) for n in name.split(":")[1].split("x")), "bias" if name.startswith("linear") else "") for name in names}
+    assert {((2, 64, 64), "bias"), ((16, 32, 64), "bias"), ((16, 96, 64), ""), ((2, 90, 64), "")} <= shapes
+    assert ((16, 90, 64), "") not in shapes and program.summary()["environment"]["warmup"] is True
+
+
+def test_what_was_left_out_is_measured_by_a_call_with_more_time(program):
+    words = ("--models", "Qwen2.5-7B", "--cells", "prefill:2x8", "--engines", "eager")
+    assert program.run(*words, "--cell-seconds", "0") == 0 and program.summary()["left_out"]
+    assert program.run(*words) == 0
+    assert not program.summary()["left_out"] and len(program.summary()["cells"]) == 2
+
+
+def test_the_time_that_ends_in_a_cell_leaves_it_for_the_next_call(program, monkeypatch):
+    import measuring
+
+    model = program.engines.build("Llama-3.1-8B", "bf16", 1)
+    cell = program.engines.Cell.parse("Llama-3.1-8B", "bf16", "prefill:1x8")
+    assert program.engines.measured(model, cell, ["eager"], 100.0, measuring.Budget(0, 100)) is None
 
 
 def test_cells_that_nobody_can_read(program, capsys):

@@ -129,3 +129,13 @@ def test_the_decode_mix():
     assert max(w.axes["M"] for w in mix) == 128 and len(mix) == 2 * 5 * len(serving.TOKENS)
     small = serving.mix_of("hgemm-1000-small", "bf16", "nn")
     assert len(small) == 123 and {(w.dtype, w.layout, share) for w, share in small} == {("bf16", "nn", 1.0)}
+
+
+def test_warm_up_is_of_the_mix(program, monkeypatch):
+    import serving
+
+    warmed = []
+    monkeypatch.setattr(serving, "warm_up", lambda products, budget: warmed.extend(w.name for w in products))
+    assert program.run("--warmup") == 0
+    assert warmed == ["gemm:1x16x16:fp32:nt", "gemm:8x16x16:fp32:nt", "gemm:32x48x16:fp32:nt"]
+    assert program.summary()["environment"]["warmup"] is True

@@ -161,7 +161,7 @@ def test_half_precision_is_described(stub: Seen):
 
 
 def test_only_usable_algorithms_are_tuned(stub: Seen, monkeypatch: pytest.MonkeyPatch):
-    times = {100: 9.0, 102: 5.0}
+    times, seen = {100: 9.0, 102: 5.0}, []
 
     class Clock:
         def __init__(self, *_: Any):
@@ -170,11 +170,12 @@ def test_only_usable_algorithms_are_tuned(stub: Seen, monkeypatch: pytest.Monkey
         def synchronize(self, doing: str) -> None:
             pass
 
-        def capture(self, enqueue: Any, indices: list[int]) -> Any:
+        def capture_launches(self, enqueue: Any, indices: list[int]) -> Any:
             return lambda: [enqueue(i) for i in indices]
 
         def device_us(self, work: Any, *, cold: bool, gaps: bool) -> float:
             work()
+            seen.append(stub.algo)
             return times[stub.algo]
 
     monkeypatch.setattr("kernelwright.targets.cuda_clock.Clock", Clock)
@@ -188,6 +189,7 @@ def test_only_usable_algorithms_are_tuned(stub: Seen, monkeypatch: pytest.Monkey
     setup()
     runs[1].call()
     assert stub.algo == 102
+    assert (seen.count(100), seen.count(102)) == (1 + 3, 9), "the first is clocked once to size the graphs; it is far behind"
     assert torch.allclose(sets[1].tensors["c"].double(), expected(w, sets[1]), rtol=1e-5, atol=1e-5)
     times[102] = 99.0
     _, again = cublaslt.load("cublaslt-auto", w, sets)

@@ -278,15 +278,39 @@ def test_compilers_see_operators_not_the_launcher(serving, monkeypatch, compiled
         "linear": lambda a: api.linear(a, weight, bias, "silu"),
         "addmm": lambda a: api.addmm(bias, a, weight.t()),
     }[compiled]
-    graphs = []
+    graphs, fast = [], ops.fast
 
     def backend(graph, inputs):
         graphs.append(str(graph.code))
+        monkeypatch.setattr(ops, "fast", fast)
         return graph.forward
 
     monkeypatch.setattr(ops, "fast", None)  # a call would raise
     torch.compile(run, fullgraph=True, backend=backend)(a)
     assert len(graphs) == 1 and ("kernelwright" in graphs[0] or "matmul" in graphs[0] or "addmm" in graphs[0])
+
+
+@pytest.mark.parametrize("mode", [contextlib.nullcontext, torch.no_grad, torch.inference_mode])
+def test_what_a_compiled_program_calls_asks_the_launcher_first(serving, monkeypatch, mode):
+    a, b, weight, bias, x = tensors((64, 64), (64, 32), (32, 64), (32,), (2, 32, 64))
+    op = torch.ops.kernelwright
+    calls = lambda: (op.matmul(a, b), op.linear(x, weight, bias, "gelu"))  # noqa: E731
+    with mode():
+        calls()
+        one, other = tensors((16, 32), (32, 8))
+        op.linear(one, other.t(), None, "silu")
+        monkeypatch.setattr(ops, "pair", None)
+        answers = asked(monkeypatch)
+        assert calls()[1].shape == (2, 32, 32) and len(answers) == 2 and len(serving.cuda.launches()) == 4
+        want = torch.nn.functional.silu(torch.nn.functional.linear(one, other.t()))
+        assert torch.equal(op.linear(one, other.t(), None, "silu"), want) and answers[2:] == [False]
+
+
+def test_the_operators_of_compiled_programs_have_gradients(serving):
+    a, b = tensors((64, 64), (64, 32))
+    torch.ops.kernelwright.matmul(a, b)
+    torch.ops.kernelwright.matmul(a.requires_grad_(), b).sum().backward()
+    assert torch.allclose(a.grad, b.sum(1).expand(64, 64), rtol=1e-2, atol=1e-2)
 
 
 def test_switched_off_nothing_is_asked(serving, monkeypatch):

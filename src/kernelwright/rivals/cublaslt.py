@@ -35,6 +35,8 @@ NAMES = ("cublaslt", "cublaslt-auto", "cublaslt-all")
 REQUESTED = 100
 ROUNDS, SECONDS = 9, 4.0
 """Rounds of the tuning, and the time after which no further round begins."""
+TRIED, FAR = 3, 1.25
+"""Rounds after which an algorithm that takes so many times the fastest's median is tried no more: most of a hundred do."""
 
 
 class Algo(ctypes.Structure):
@@ -267,11 +269,14 @@ def _tune(problem: Problem, sets: Sequence[Bound]) -> Result:
         def enqueue(i: int, runs: list[Callable[[], None]] = runs) -> None:
             runs[i]()
 
-        entries.append((result, clock.capture(enqueue, [i % len(sets) for i in range(launches)]), []))
+        entries.append((result, clock.capture_launches(enqueue, [i % len(sets) for i in range(launches)]), []))
     if not entries:
         raise CandidateFault(Outcome.LAUNCH_ERROR, "cuBLASLt refuses every algorithm that it lists for this product")
     started = time.monotonic()
-    for _ in range(ROUNDS):
+    for number in range(ROUNDS):
+        if number == TRIED:
+            least = min(statistics.median(times) for *_, times in entries)
+            entries = [entry for entry in entries if statistics.median(entry[2]) <= FAR * least]
         for _, work, times in random.sample(entries, len(entries)):
             times.append(clock.device_us(work, cold=True, gaps=True))
         if time.monotonic() - started > SECONDS:

@@ -83,7 +83,8 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None, activation: st
         number = ops.numbers.get((activation, bias is not None))
         done = None if number is None else ops.fast(number, x, weight, bias, None, True)
         if done is False:
-            return ops.ACTIVATIONS[activation or ""](torch.nn.functional.linear(x, weight, bias))
+            y = torch.nn.functional.linear(x, weight, bias)
+            return ops.ACTIVATIONS[activation](y) if activation else y
         if done is not None:
             return done
     if (activation := activation or "") not in ops.ACTIVATIONS:

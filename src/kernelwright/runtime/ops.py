@@ -181,9 +181,26 @@ def _linear_backward(ctx, grad: Tensor):
     )
 
 
+# ------------------------------------------------------------------------------------------ what compiled programs call
+
+
+def _matmul(a: Tensor, b: Tensor) -> Tensor:
+    done = None if serve is nobody else fast(numbers["", False], a, b, None, None, False)
+    if done is None:
+        return matmul(a, b)
+    return torch.mm(a, b) if done is False else done
+
+
+def _linear(x: Tensor, weight: Tensor, bias: Tensor | None, activation: str) -> Tensor:
+    done = None if serve is nobody else fast(numbers[activation, bias is not None], x, weight, bias, None, True)
+    if done is None:
+        return linear(x, weight, bias, activation)
+    return ACTIVATIONS[activation](torch.nn.functional.linear(x, weight, bias)) if done is False else done
+
+
 for _name, _run, _fake, _backward, _save in (
-    ("matmul", matmul, _fake_matmul, _matmul_backward, _save_matmul),
-    ("linear", linear, _fake_linear, _linear_backward, _save_linear),
+    ("matmul", _matmul, _fake_matmul, _matmul_backward, _save_matmul),
+    ("linear", _linear, _fake_linear, _linear_backward, _save_linear),
 ):
     _library.impl(_name, _run, "CompositeExplicitAutograd")
     torch.library.register_fake(f"kernelwright::{_name}", _fake, lib=_library)
