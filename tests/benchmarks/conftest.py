@@ -17,18 +17,9 @@ sys.path[:0] = [str(ROOT / "benchmarks"), str(ROOT / "tests" / "rivals"), str(RO
 
 @pytest.fixture(scope="session")
 def stub_library(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
-    import shutil
-    import subprocess
+    from stub_cublas import built
 
-    from stub_cublas import STUB
-
-    compiler = shutil.which("g++") or shutil.which("clang++")
-    if compiler is None:
-        pytest.skip("no C++ compiler")
-    folder = tmp_path_factory.mktemp("stub")
-    (folder / "stub.cpp").write_text(STUB)
-    subprocess.run([compiler, "-O1", "-shared", "-fPIC", "-o", str(folder / "stub.so"), str(folder / "stub.cpp")], check=True)
-    return ctypes.CDLL(str(folder / "stub.so"))
+    return built(tmp_path_factory.mktemp("stub"))
 
 
 @pytest.fixture
@@ -39,6 +30,7 @@ def cpu(stub_library: ctypes.CDLL, monkeypatch: pytest.MonkeyPatch) -> Iterator[
     from stub_cublas import Seen
 
     from kernelwright.rivals import cublas, cublaslt
+    from kernelwright.targets import cublaslt as binding
 
     space = torch.empty(4096, dtype=torch.uint8)
     state = SimpleNamespace(tuned=0, space=space)
@@ -47,15 +39,16 @@ def cpu(stub_library: ctypes.CDLL, monkeypatch: pytest.MonkeyPatch) -> Iterator[
         state.tuned += 1
         return problem.algorithms(3)[-1]
 
-    for module in (cublas, cublaslt):
+    for module in (cublas, binding):
         monkeypatch.setattr(module, "load_library", lambda stem: stub_library)
+    for module in (cublas, cublaslt):
         monkeypatch.setattr(module, "workspace", lambda: space)
     monkeypatch.setattr(cublaslt, "_tune", tune)
     monkeypatch.setattr(measuring, "device", lambda: "cpu")
     monkeypatch.setattr(measuring, "_switches", lambda: 0)  # a busy machine takes the core away so often that no sample would be left
     monkeypatch.setattr(contenders, "device", lambda: "cpu")
     monkeypatch.setattr(torch.cuda, "synchronize", lambda *_: None)
-    caches = (cublas._handle, cublaslt.library)
+    caches = (cublas._handle, binding.library)
     for one in caches:
         one.cache_clear()
     stub_library.stub_seen.restype = ctypes.POINTER(Seen)

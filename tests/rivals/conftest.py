@@ -3,34 +3,28 @@
 from __future__ import annotations
 
 import ctypes
-import shutil
-import subprocess
 from collections.abc import Iterator
 from types import SimpleNamespace
 
 import pytest
 import torch
-from stub_cublas import STUB, Seen
+from stub_cublas import Seen, built
 
 from kernelwright.rivals import cublas, cublaslt
+from kernelwright.targets import cublaslt as binding
 
 
 @pytest.fixture(scope="session")
 def library(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
-    compiler = shutil.which("g++") or shutil.which("clang++")
-    if compiler is None:
-        pytest.skip("no C++ compiler")
-    folder = tmp_path_factory.mktemp("stub")
-    (folder / "stub.cpp").write_text(STUB)
-    subprocess.run([compiler, "-O1", "-shared", "-fPIC", "-o", str(folder / "stub.so"), str(folder / "stub.cpp")], check=True)
-    return ctypes.CDLL(str(folder / "stub.so"))
+    return built(tmp_path_factory.mktemp("stub"))
 
 
 @pytest.fixture
 def stub(library: ctypes.CDLL, monkeypatch: pytest.MonkeyPatch) -> Iterator[Seen]:
-    caches = (cublas._handle, cublas.workspace, cublaslt.library)
-    for module in (cublas, cublaslt):
+    caches = (cublas._handle, cublas.workspace, binding.library)
+    for module in (cublas, binding):
         monkeypatch.setattr(module, "load_library", lambda stem: library)
+    for module in (cublas, cublaslt):
         monkeypatch.setattr(module, "workspace", lambda: torch.empty(4096, dtype=torch.uint8))
     monkeypatch.setattr(torch.cuda, "current_stream", lambda: SimpleNamespace(cuda_stream=64))
     for one in caches:

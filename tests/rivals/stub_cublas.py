@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import ctypes
+import shutil
+import subprocess
+from pathlib import Path
 
+import pytest
 import torch
 
 from kernelwright.problems.problem import TORCH_DTYPES
 from kernelwright.records import Workload
-from kernelwright.rivals import cublaslt
+from kernelwright.targets.cublaslt import Algo
 from kernelwright.targets.target import Bound
 
 
@@ -188,17 +192,31 @@ int cublasLtMatmulAlgoCheck(void* handle, Desc* d, Layout* a, Layout* b, Layout*
     result->workspace = space_of(algo); result->state = 0;
     return 0;
 }
+static int refused = 0;
+void stub_refuse(int yes) { refused = yes; }
 int cublasLtMatmul(void* handle, Desc* d, const void* alpha, const void* A, Layout* a, const void* B, Layout* b, const void* beta,
                    const void* C, Layout* c, void* D, Layout* out, const Algo* algo, void* space, size_t size, void* stream) {
     uint64_t m = d->transa ? a->cols : a->rows, k = d->transa ? a->rows : a->cols;
     uint64_t k2 = d->transb ? b->cols : b->rows, n = d->transb ? b->rows : b->cols;
-    if (handle != (void*)0x17 || k != k2 || m != out->rows || n != out->cols || !space || size < 1000) return 7;
+    if (refused) return 15;
+    if (handle != (void*)0x17 || k != k2 || m != out->rows || n != out->cols || (size && !space)) return 7;
     seen.compute = d->compute; seen.scale = d->scale; seen.type = a->type; seen.algo = (int)algo->get(0); seen.last = *algo;
     seen.illegal += !legal(algo) || space_of(algo) > size;
     if (seen.algo < 64) seen.ids |= (uint64_t)1 << seen.algo;
     if (algo->get(SPLIT) > 1) seen.reductions |= algo->get(REDUCTION);
     if (algo->get(TILE) == 4 && algo->get(CLUSTER) == 5) return 13;  // AlgoCheck had nothing against it
-    if (a->type != 0) {  // fp16: only that something was written
+    if (a->type == 2) {
+        for (uint64_t j = 0; j < n; j++)
+            for (uint64_t i = 0; i < m; i++) {
+                float sum = d->epilogue & 4 ? (float)((_Float16*)d->bias)[i] : 0;
+                for (uint64_t p = 0; p < k; p++)
+                    sum += (float)((_Float16*)A)[d->transa ? p + i * a->ld : i + p * a->ld] *
+                           (float)((_Float16*)B)[d->transb ? j + p * b->ld : p + j * b->ld];
+                ((_Float16*)D)[i + j * out->ld] = (_Float16)sum;
+            }
+        return 0;
+    }
+    if (a->type != 0) {  // bf16: only that something was written
         for (uint64_t j = 0; j < out->cols; j++) memset((char*)D + 2 * j * out->ld, 0, 2 * out->rows);
         return 0;
     }
@@ -217,6 +235,16 @@ int cublasLtMatmul(void* handle, Desc* d, const void* alpha, const void* A, Layo
 """
 
 
+def built(folder: Path) -> ctypes.CDLL:
+    """The stub, compiled into this folder; skips the test where there is no compiler."""
+    compiler = shutil.which("g++") or shutil.which("clang++")
+    if compiler is None:
+        pytest.skip("no C++ compiler")
+    (folder / "stub.cpp").write_text(STUB)
+    subprocess.run([compiler, "-O1", "-shared", "-fPIC", "-o", str(folder / "stub.so"), str(folder / "stub.cpp")], check=True)
+    return ctypes.CDLL(str(folder / "stub.so"))
+
+
 class Seen(ctypes.Structure):
     _fields_ = [
         *((name, ctypes.c_int) for name in ("compute", "scale", "math", "mask", "type")),
@@ -228,5 +256,5 @@ class Seen(ctypes.Structure):
         ("reductions", ctypes.c_uint32),
         ("illegal", ctypes.c_int),
         ("checks", ctypes.c_int),
-        ("last", cublaslt.Algo),
+        ("last", Algo),
     ]

@@ -151,6 +151,32 @@ def interpret(program: bytes, arch: int, number: int, *arguments: int) -> int:
                 raise AssertionError(f"unknown instruction {op:#x}")
 
 
+NAMING = """
+import sys, threading
+from pathlib import Path
+from kernelwright.targets.python_process import restrict
+restrict(Path(sys.argv[1]), gpu=True)
+def name():
+    Path(f"/proc/self/task/{threading.get_native_id()}/comm").write_text("named")
+    print(Path(f"/proc/self/task/{threading.get_native_id()}/comm").read_text())
+one = threading.Thread(target=name)
+one.start()
+one.join()
+try:
+    Path(sys.argv[2]).write_text("x")
+except PermissionError:
+    print("denied")
+"""
+
+
+def test_on_a_gpu_threads_can_be_named(tmp_path):
+    """As libcuda does: cuInit fails where it cannot."""
+    (tmp_path / "private").mkdir()
+    command = [sys.executable, "-c", NAMING, str(tmp_path / "private"), str(tmp_path / "other")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert done.stdout.split() == ["named", *(["denied"] if sandbox.landlock_abi() else [])], done.stderr
+
+
 @pytest.mark.parametrize("machine", ["x86_64", "aarch64"])
 def test_the_filter_of_both_architectures(machine):
     """Also of the one that this machine is not."""

@@ -237,9 +237,10 @@ def _print(path: Path, json_output: bool) -> None:
         emit(info)
     else:
         screen = console(False)
-        entries = info.pop("entries")
         for key, value in info.items():
-            screen.print(f"{key}: {value}", markup=False)
+            if key != "entries":
+                screen.print(f"{key}: {value}", markup=False)
+        entries = loaded.described()
         screen.print("entries:")
         for name, words in islice(entries.items(), ENTRIES):
             screen.print(f"  {name}: {words}", markup=False)

@@ -1,68 +1,27 @@
 """cuBLAS as a rival: cublasGemmEx, its own choice of algorithm, the accumulator type that the Workload names.
 
-PyTorch reaches the same library, but hides the compute type; here it is explicit. A row-major product C = A B is the column-major
-product C' = B' A', so the operands change places and nothing is copied.
+PyTorch reaches the same library, but hides the compute type; here it is explicit.
 """
 
 from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
 import torch
 
 from kernelwright.records import Outcome, Workload
+from kernelwright.targets.cublaslt import COMPUTE_16F, COMPUTE_32F, DATA_TYPE, OP_N, OP_T, ColumnMajor, require
 from kernelwright.targets.cuda_libraries import load as load_library
 from kernelwright.targets.target import Bound, CandidateFault, Run
 
 WORKSPACE_BYTES = 256 * 2**20
 """Of cuBLAS and cuBLASLt alike. PyTorch gives 32 MiB on Hopper; more lets split-K algorithms through."""
 
-# library_types.h, cublas_api.h
-DATA_TYPE = {"fp32": 0, "fp16": 2, "bf16": 14}
-COMPUTE_16F, COMPUTE_32F = 64, 68
-OP_N, OP_T = 0, 1
 _GEMM_DEFAULT = -1
 _DEFAULT_MATH, _DISALLOW_REDUCED_PRECISION_REDUCTION = 0, 16
-_STATUS = {1: "NOT_INITIALIZED", 3: "ALLOC_FAILED", 7: "INVALID_VALUE", 8: "ARCH_MISMATCH", 13: "EXECUTION_FAILED", 14: "INTERNAL_ERROR"}
-_STATUS |= {15: "NOT_SUPPORTED"}
-
-
-def require(status: int, what: str) -> None:
-    """Raises CandidateFault(LAUNCH_ERROR) for a status other than success."""
-    if status:
-        raise CandidateFault(Outcome.LAUNCH_ERROR, f"{what}: CUBLAS_STATUS_{_STATUS.get(status, status)}")
-
-
-@dataclass(frozen=True)
-class ColumnMajor:
-    """The product as BLAS sees it: (m x n) = op(first) (m x k) times op(second) (k x n); `first` is our B, `second` our A."""
-
-    m: int
-    n: int
-    k: int
-    op_first: int
-    op_second: int
-    ld_first: int
-    ld_second: int
-    ld_out: int
-    data_type: int
-    compute: int
-    scale_type: int
-
-    @property
-    def empty(self) -> bool:
-        return self.m == 0 or self.n == 0
-
-    def stored_first(self) -> tuple[int, int]:
-        """Rows and columns of `first` as column-major storage."""
-        return (self.m, self.k) if self.op_first == OP_N else (self.k, self.m)
-
-    def stored_second(self) -> tuple[int, int]:
-        return (self.k, self.n) if self.op_second == OP_N else (self.n, self.k)
 
 
 def column_major(w: Workload, one: Bound) -> ColumnMajor:

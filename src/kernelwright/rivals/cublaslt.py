@@ -1,8 +1,5 @@
 """cuBLASLt as a rival: `cublaslt` takes the first algorithm of its heuristic, `cublaslt-auto` the fastest of all that it lists,
 `cublaslt-all` the fastest that a search of the whole algorithm space finds (cublaslt_space.py).
-
-A binding of our own, a few functions of the C API through ctypes: nvmath-python would do the same, but hides which algorithms were timed
-and how. The constants are those of cublasLt.h.
 """
 
 from __future__ import annotations
@@ -12,7 +9,6 @@ import random
 import statistics
 import time
 from collections.abc import Callable, Sequence
-from functools import cache, partial
 from typing import Any
 
 import torch
@@ -20,17 +16,19 @@ import torch
 from kernelwright.problems.epilogue import Epilogue, parse
 from kernelwright.records import Outcome, Workload
 from kernelwright.rivals import unfused
-from kernelwright.rivals.cublas import ColumnMajor, column_major, exact_reduction, require, scalars, workspace
-from kernelwright.targets.cuda_libraries import load as load_library
+from kernelwright.rivals.cublas import column_major, exact_reduction, scalars, workspace
+from kernelwright.targets.cublaslt import (
+    EPILOGUE_BIAS,
+    EPILOGUE_GELU,
+    REDUCTION_ANY,
+    REDUCTION_COMPUTE_TYPE,
+    ColumnMajor,
+    Product,
+    Result,
+    require,
+)
 from kernelwright.targets.target import Bound, CandidateFault, Run
 
-_DESC_TRANSA, _DESC_TRANSB, _DESC_EPILOGUE, _DESC_BIAS = 3, 4, 7, 8
-_EPILOGUE_BIAS, _EPILOGUE_GELU = 4, 32
-"""Bits: 36 is gelu after bias. Its gelu is the tanh approximation; its bias is added along the rows of a column-major
-result, which are the columns of ours."""
-_PREF_SEARCH_MODE, _PREF_MAX_WORKSPACE, _PREF_REDUCTION_MASK, _PREF_ALIGNMENT = 0, 1, 3, (5, 6, 7, 8)
-_SEARCH_LIMITED_BY_ALGO_ID = 1
-_REDUCTION_COMPUTE_TYPE, _REDUCTION_ANY = 2, 7
 NAMES = ("cublaslt", "cublaslt-auto", "cublaslt-all")
 REQUESTED = 100
 ROUNDS, SECONDS = 9, 4.0
@@ -39,122 +37,21 @@ TRIED, FAR = 3, 1.25
 """Rounds after which an algorithm that takes so many times the fastest's median is tried no more: most of a hundred do."""
 
 
-class Algo(ctypes.Structure):
-    """cublasLtMatmulAlgo_t: which kernel, and its settings; private to the library but for its attributes."""
-
-    _fields_ = [("data", ctypes.c_uint64 * 8)]
-
-
-class Result(ctypes.Structure):
-    """cublasLtMatmulHeuristicResult_t"""
-
-    _fields_ = [
-        ("algo", Algo),
-        ("workspace_size", ctypes.c_size_t),
-        ("state", ctypes.c_int),
-        ("waves", ctypes.c_float),
-        ("reserved", ctypes.c_int * 4),
-    ]
-
-
-@cache
-def library() -> tuple[ctypes.CDLL, ctypes.c_void_p]:
-    """The library with its signatures, and a handle."""
-    lib = load_library("cublasLt")
-    pointer, integer, size_t = ctypes.c_void_p, ctypes.c_int, ctypes.c_size_t
-    lib.cublasLtMatmulDescCreate.argtypes = [pointer, integer, integer]
-    lib.cublasLtMatmulDescSetAttribute.argtypes = [pointer, integer, pointer, size_t]
-    lib.cublasLtMatrixLayoutCreate.argtypes = [pointer, integer, ctypes.c_uint64, ctypes.c_uint64, ctypes.c_int64]
-    lib.cublasLtMatmulPreferenceCreate.argtypes = [pointer]
-    lib.cublasLtMatmulPreferenceSetAttribute.argtypes = [pointer, integer, pointer, size_t]
-    lib.cublasLtMatmulAlgoGetHeuristic.argtypes = [*[pointer] * 7, integer, pointer, pointer]
-    lib.cublasLtMatmul.argtypes = [*[pointer] * 12, pointer, pointer, size_t, pointer]
-    lib.cublasLtMatmulAlgoGetIds.argtypes = [pointer, *[integer] * 7, pointer, pointer]
-    lib.cublasLtMatmulAlgoInit.argtypes = [pointer, *[integer] * 7, pointer]
-    lib.cublasLtMatmulAlgoCheck.argtypes = [pointer] * 8
-    lib.cublasLtMatmulAlgoConfigSetAttribute.argtypes = [pointer, integer, pointer, size_t]
-    for get in (lib.cublasLtMatmulAlgoCapGetAttribute, lib.cublasLtMatmulAlgoConfigGetAttribute):
-        get.argtypes = [pointer, integer, pointer, size_t, pointer]
-    for destroy in (lib.cublasLtMatmulDescDestroy, lib.cublasLtMatrixLayoutDestroy, lib.cublasLtMatmulPreferenceDestroy):
-        destroy.argtypes = [pointer]
-    handle = ctypes.c_void_p()
-    require(lib.cublasLtCreate(ctypes.byref(handle)), "cublasLtCreate")
-    return lib, handle
-
-
-class Problem:
-    """Descriptors of one product, with the epilogue of a `linear`; freed with the object."""
+class Problem(Product):
+    """Descriptors of one Workload's product, with the epilogue of a `linear`."""
 
     def __init__(self, w: Workload, g: ColumnMajor, alignments: tuple[int, int, int], one: Bound):
         """`alignments` of first, second and out (and the addend): the smallest over all sets, bytes. `one` of the sets has the strides of
-        all."""
-        self.lib, self.handle = library()
-        self._made: list[tuple[Any, ctypes.c_void_p]] = []
-        self.g, self.alignments = g, alignments
-        self.epilogue = parse(w.epilogue) if w.epilogue else Epilogue()
-        self.reductions = _REDUCTION_COMPUTE_TYPE if exact_reduction(w) else _REDUCTION_ANY
-        """Mask of the ways in which slices of K may be added at the precision that the Workload names."""
-        self.room = workspace().numel()
-        """Bytes of workspace."""
-        self.desc = self._description(one)
-        self.first = self._layout(*g.stored_first(), g.ld_first)
-        self.second = self._layout(*g.stored_second(), g.ld_second)
-        self.out = self._layout(g.m, g.n, g.ld_out)
-        self.added = self._layout(g.m, g.n, one.names["ld_addend"]) if self.epilogue.added else self.out
-        self.layouts = (self.first, self.second, self.added, self.out)
-
-    def _description(self, one: Bound) -> ctypes.c_void_p:
-        """What is done; the address of a set's bias is a part of it."""
-        lib, g, e = self.lib, self.g, self.epilogue
-        desc = self._new(lib.cublasLtMatmulDescCreate, lib.cublasLtMatmulDescDestroy, g.compute, g.scale_type)
-        set_one = partial(self._set, lib.cublasLtMatmulDescSetAttribute, desc)
-        for attribute, op in ((_DESC_TRANSA, g.op_first), (_DESC_TRANSB, g.op_second)):
-            set_one(attribute, ctypes.c_int32(op))
-        if steps := (_EPILOGUE_BIAS if e.bias else 0) | (_EPILOGUE_GELU if e.activation else 0):
-            set_one(_DESC_EPILOGUE, ctypes.c_uint32(steps))
-        if e.bias:
-            set_one(_DESC_BIAS, ctypes.c_void_p(one.tensors["bias"].data_ptr()))
-        return desc
-
-    def _new(self, create: Any, destroy: Any, *arguments: int) -> ctypes.c_void_p:
-        made = ctypes.c_void_p()
-        require(create(ctypes.byref(made), *arguments), create.__name__)
-        self._made.append((destroy, made))
-        return made
-
-    def _layout(self, rows: int, columns: int, ld: int) -> ctypes.c_void_p:
-        lib = self.lib
-        return self._new(lib.cublasLtMatrixLayoutCreate, lib.cublasLtMatrixLayoutDestroy, self.g.data_type, rows, columns, ld)
-
-    @staticmethod
-    def _set(setter: Any, target: ctypes.c_void_p, attribute: int, value: Any) -> None:
-        require(setter(target, attribute, ctypes.byref(value), ctypes.sizeof(value)), f"{setter.__name__} {attribute}")
-
-    def algorithms(self, count: int, *, space: int | None = None, reductions: int | None = None, of: Algo | None = None) -> list[Result]:
-        """At most `count`, best guess first; with `space` bytes of workspace, of the ways `reductions` (a mask), of the id of `of`.
-
-        Raises CandidateFault(REFUSED) when the library has none."""
-        lib = self.lib
-        preference = self._new(lib.cublasLtMatmulPreferenceCreate, lib.cublasLtMatmulPreferenceDestroy)
-        set_one = partial(self._set, lib.cublasLtMatmulPreferenceSetAttribute, preference)
-        # a uint64: as an int product such sizes have overflowed to 0, and no split-K algorithm was found
-        set_one(_PREF_MAX_WORKSPACE, ctypes.c_uint64(self.room if space is None else space))
-        set_one(_PREF_REDUCTION_MASK, ctypes.c_uint32(self.reductions if reductions is None else reductions))
-        first, second, out = self.alignments
-        for attribute, alignment in zip(_PREF_ALIGNMENT, (first, second, out, out), strict=True):
-            set_one(attribute, ctypes.c_uint32(alignment))  # the default promises 256 bytes, which a tail's buffers break
-        results, found = (Result * count)(), ctypes.c_int()
-        if of is not None:
-            set_one(_PREF_SEARCH_MODE, ctypes.c_uint32(_SEARCH_LIMITED_BY_ALGO_ID))
-            for result in results:
-                result.algo = of
-        status = lib.cublasLtMatmulAlgoGetHeuristic(
-            self.handle, self.desc, *self.layouts, preference, count, ctypes.addressof(results), ctypes.addressof(found)
+        all. Slices of K are added at the precision that the Workload names."""
+        self.epilogue = e = parse(w.epilogue) if w.epilogue else Epilogue()
+        super().__init__(
+            g,
+            alignments,
+            workspace().numel(),
+            reductions=REDUCTION_COMPUTE_TYPE if exact_reduction(w) else REDUCTION_ANY,
+            steps=(EPILOGUE_BIAS if e.bias else 0) | (EPILOGUE_GELU if e.activation else 0),
+            ld_added=one.names["ld_addend"] if e.added else None,
         )
-        usable = [r for r in results[: found.value] if r.state == 0]
-        if status or not usable:
-            raise CandidateFault(Outcome.REFUSED, f"cuBLASLt has no algorithm for this product (status {status})")
-        return usable
 
     def bind(self, one: Bound, result: Result) -> Callable[[], None]:
         """One product on one set of buffers, enqueued on PyTorch's current stream."""
@@ -166,7 +63,7 @@ class Problem:
         if e.added:
             added = one.tensors["addend"]
         if e.bias:
-            desc = self._description(one)
+            desc = self.description(one.tensors["bias"].data_ptr())
         space = workspace()
         arguments = (
             self.handle,
@@ -192,10 +89,6 @@ class Problem:
                 require(status, "cublasLtMatmul")
 
         return run
-
-    def __del__(self) -> None:
-        for destroy, made in self._made:
-            destroy(made)
 
 
 _chosen: dict[tuple[object, ...], Result] = {}

@@ -28,9 +28,9 @@ from typing import Any
 import torch
 
 from kernelwright.records import Outcome
-from kernelwright.rivals.cublas import COMPUTE_32F, DATA_TYPE
-from kernelwright.rivals.cublaslt import REQUESTED, Algo, Problem, Result, library, open_clock
+from kernelwright.rivals.cublaslt import REQUESTED, Problem, open_clock
 from kernelwright.settings import settings
+from kernelwright.targets.cublaslt import COMPUTE_32F, DATA_TYPE, Algo, Result, library
 from kernelwright.targets.target import Bound, CandidateFault, DeviceLost
 
 SEED_ENDS, SCREEN_ENDS, WIDEN_ENDS = 0.25, 0.55, 0.8

@@ -1,9 +1,9 @@
 """Engines: for each GPU a Pack's Dispatcher and the launcher. `serve` is what the operators call (`runtime.ops.serve`).
 
 Tensors of new sizes, strides or alignments are met once: the Dispatcher chooses, the launcher learns the launch or that the library is to
-be called, and from then on only its C++ looks at such tensors. Nothing here can make a call fail: where we have no pack, no compiler for
-the launcher or no kernel, where a kernel refuses, and while a CUDA graph is captured that meets something new, the answer is False and
-torch does it.
+be called, and from then on only its C++ looks at such tensors. The library is cuBLASLt, called by the launcher as well, since PyTorch takes
+longer to call it. Nothing here can make a call fail: where we have no pack and no compiler for the launcher, where cuBLASLt has no such
+product, and while a CUDA graph is captured that meets something new, the answer is False and torch does it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from kernelwright.runtime.dispatch import Choice, Dispatcher
 from kernelwright.runtime.launcher import Launcher, LaunchError, LauncherUnavailable, open_launcher, stored
 from kernelwright.settings import settings
 from kernelwright.targets.driver import DeviceFailure
-from kernelwright.targets.target import CandidateFault
+from kernelwright.targets.target import CandidateFault, TargetUnavailable
 
 _engines: dict[torch.device, Engine | None] = {}
 _paths: list[Path] = [path for path in (settings().pack,) if path]
@@ -44,6 +44,7 @@ class Engine:
         if environment is not None:
             self.dispatcher.pinned |= pins.pinned(pack, pins.read(environment))
         self._launcher, self._launch = launcher, launcher.launch
+        self._vendor = device.type == "cuda"  # addresses that cuBLASLt may be given
         self._off = False
         self.epoch = _now
 
@@ -105,6 +106,12 @@ class Engine:
                 return True
             except (CandidateFault, OSError, ValueError):
                 pass  # not for tensors like these, or its file is gone
+        if choice is not None and epilogue in ("", "bias") and self._vendor:
+            try:
+                self._launcher.register_vendor(operation, a, b, out, bias)
+                return True
+            except (CandidateFault, TargetUnavailable, ValueError):
+                pass  # PyTorch knows more ways
         self._launcher.register_library(operation, *named.values())
         return False
 

@@ -118,8 +118,12 @@ class Pack:
             "workloads": len(self.entries),
             "own kernels": len(own),
             "vendor kernels": len(self.entries) - len(own),
-            "entries": {e.workload.name: _wording(e) for e in self.entries},
+            "entries": self.described(),
         }
+
+    def described(self) -> dict[str, str]:
+        """By Workload, what serves it, and how fast."""
+        return {e.workload.name: _wording(e) for e in self.entries}
 
 
 def _wording(entry: Entry) -> str:

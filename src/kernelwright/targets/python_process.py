@@ -114,8 +114,10 @@ def main(fd: int) -> None:
 
 
 def restrict(private: Path, gpu: bool, threads: int = 1) -> tuple[str, ...]:
-    """All layers of the sandbox but the filter; on a GPU with its device files, and what its driver and compilers read."""
-    devices = list(Path("/dev").glob("nvidia*")) if gpu else []
+    """All layers of the sandbox but the filter; on a GPU with its device files, its threads' names, and what its driver and compilers
+    read."""
+    # libcuda writes the names of its threads (/proc/self/task/*/comm), and cuInit fails with error 304 where it cannot
+    devices = [*Path("/dev").glob("nvidia*"), Path("/proc/self/task")] if gpu else []
     toolkits: list[str | Path] = ["/bin", "/etc/alternatives"]
     if gpu:
         toolkits += [*Path("/usr/local").glob("cuda*"), "/proc/driver", "/proc/devices", "/sys/module", "/sys/devices", "/sys/bus/pci"]

@@ -74,8 +74,8 @@ def restrict(
     devices: Iterable[str | Path] = (),
     programs: bool = False,
 ) -> tuple[str, ...]:
-    """All but the filter. `memory` None: no limit of the address space (a GPU's driver reserves terabytes); `devices` are files that can be
-    written and controlled; with `programs` those of the system may be started, until `seal`."""
+    """All but the filter. `memory` None: no limit of the address space (a GPU's driver reserves terabytes); `devices` are files, or folders
+    of files, that can be written and controlled; with `programs` those of the system may be started, until `seal`."""
     layers = ["rlimits"]
     _limit(threads, memory)
     _check(_prctl(38, 1, 0, 0, 0), "no_new_privs")  # PR_SET_NO_NEW_PRIVS: landlock and seccomp ask for it of those who are not root
@@ -189,7 +189,7 @@ def _landlock(abi: int, private: Path, readable: list[Path], devices: Sequence[P
         for path in dict.fromkeys(readable):
             _allow(ruleset, path, (_READ_FILE | _READ_DIR | int(programs)) & access)
         for path in (Path(os.devnull), *devices):
-            _allow(ruleset, path, (_READ_FILE | 1 << 1 | 1 << 15) & access)
+            _allow(ruleset, path, (_READ_FILE | 1 << 1 | 1 << 14 | 1 << 15) & access)  # also by open with O_TRUNC, as fopen writes
         _allow(ruleset, private, access & ~(1 << 0 | 0b1111111 << 6) | 1 << 7 | 1 << 8)  # no devices, sockets, links; files and folders
         _check(_syscall(_RESTRICT, ruleset, 0), "landlock")
     finally:

@@ -17,7 +17,7 @@ import contextlib
 import itertools
 import struct
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any, Literal
@@ -28,8 +28,11 @@ from torch.autograd import forward_ad
 from kernelwright.plan import Names
 from kernelwright.problems.problem import DTYPE_NAMES
 from kernelwright.records import LaunchPlan
+from kernelwright.runtime.launcher import vendor
 from kernelwright.runtime.launcher.build import LauncherUnavailable, load
+from kernelwright.runtime.launcher.matrix import alignment, stored
 from kernelwright.targets import driver
+from kernelwright.targets.cublaslt import Product
 from kernelwright.targets.driver import Kernel, Module, Prepared, tensor_map_codes
 from kernelwright.targets.launch import (
     TENSOR_MAP_BYTES,
@@ -45,13 +48,13 @@ from kernelwright.targets.launch import (
 
 __all__ = ["LaunchError", "Launcher", "LauncherUnavailable", "open_launcher", "stored"]
 
-ALIGNED = 16
-"""Bytes: what TMA and 16-byte loads need. Larger alignments are not told apart."""
 TENSOR_MAPS = 4096
 """Encoded tensor maps kept, 160 bytes each."""
 
 # cuda.h: CUfunction, CUlaunchConfig with the stream and attributes still open, two CUlaunchAttribute; then counts of patches and
 # parameters, bytes of parameters
+COUNTS = struct.Struct("<4Q")
+"""Bytes of workspace, whether it is zeroed, launches that follow, products of the library that follow."""
 HEAD = struct.Struct("<Q 7I 4x 2Q I 4x I4x64s I4x64s 3I 4x")
 PATCH = struct.Struct("<2I Q 8x 5Q 5Q 5I 4i 4x")
 TENSOR_PATCH, WORKSPACE_PATCH, TENSOR_MAP_PATCH = range(3)
@@ -92,6 +95,7 @@ class Launcher:
         self._operations: dict[str, int] = {}
         self._modules: dict[tuple[Path, torch.device], Module] = {}
         self._workspaces: dict[tuple[int, int, bool, bool], torch.Tensor] = {}
+        self._products: list[Product] = []
         self.launch: Callable[..., bool | None] = self._core.launch
         """launch(operation, *tensors) -> True: enqueued; False: registered as the library's; None: unknown, or the current stream has
         no workspace for it (`ready`). Raises LaunchError."""
@@ -134,7 +138,7 @@ class Launcher:
         device = next(iter(tensors.values())).device
         names = Names({**axes, "sms": sms})
         for name, t in tensors.items():
-            names |= {f"ld_{name}": stored(t)[1], f"numel_{name}": t.numel(), f"align_{name}": _alignment(t)}
+            names |= {f"ld_{name}": stored(t)[1], f"numel_{name}": t.numel(), f"align_{name}": alignment(t)}
         refuse_unmet(plan, names)
         size = workspace_bytes(plan, names)
         addresses = {name: Tensor(t.data_ptr(), DTYPE_NAMES[t.dtype]) for name, t in tensors.items()}
@@ -145,13 +149,31 @@ class Launcher:
                 check(packed, kernel.limits)
                 Prepared(kernel, packed)  # the driver's own checks, and the kernel's limits raised
                 words.append(_flatten(packed, kernel, list(tensors), dependent))
-            head = struct.pack("<3Q", size, plan.workspace_zeroed, len(words))
-            self._core.enroll(operation, *tensors.values(), head + b"".join(words))
+            counts = COUNTS.pack(size, plan.workspace_zeroed, len(words), 0)
+            self._enroll(operation, tensors.values(), counts + b"".join(words))
         self.ready(operation, *tensors.values())
+
+    def register_vendor(
+        self, operation: int, a: torch.Tensor, b: torch.Tensor, out: torch.Tensor, bias: torch.Tensor | None = None
+    ) -> None:
+        """From now on `launch` has cuBLASLt multiply tensors like these, called as a, b, the bias if there is one, out. Raises as
+        `vendor.prepare`, whose arguments these are."""
+        tensors = [t for t in (a, b, bias, out) if t is not None]
+        with _current(a.device):
+            made = vendor.prepare(a, b, out, bias)
+            self._enroll(operation, tensors, COUNTS.pack(made.workspace, False, 0, 1) + made.words, made.product)
+        self.ready(operation, *tensors)
 
     def register_library(self, operation: int, *tensors: torch.Tensor) -> None:
         """From now on `launch` answers False to tensors like these."""
-        self._core.enroll(operation, *tensors, None)
+        self._enroll(operation, tensors, None)
+
+    def _enroll(self, operation: int, tensors: Iterable[torch.Tensor], words: bytes | None, product: Product | None = None) -> None:
+        with self._lock:
+            if self._core.enroll(operation, *tensors, words):
+                self._products.clear()  # there were too many registrations: all before this one are forgotten
+            if product is not None:
+                self._products.append(product)
 
     def ready(self, operation: int, *tensors: torch.Tensor) -> None:
         """Gives the current stream the workspace that a registered launch needs, if it lacks it.
@@ -174,32 +196,13 @@ class Launcher:
         these kernels must not be replayed any more."""
         with self._lock:
             self._core.release()
+            self._products.clear()
             for (_, device), module in self._modules.items():
                 with torch.cuda.device(device):
                     torch.cuda.synchronize()
                     module.unload()
             self._modules.clear()
             self._workspaces.clear()
-
-
-def stored(t: torch.Tensor) -> tuple[str, int]:
-    """How a tensor lies in memory: ("n", elements between its rows), or ("t", ...) for the transposed view of such a matrix.
-
-    Raises ValueError for anything else, rows that overlap, and axes before the last two that are not just more rows."""
-    shape, strides = t.shape, t.stride()
-    if t.dim() < 2 and (t.dim() == 0 or strides[0] == 1 or shape[0] == 1):
-        return "n", t.numel()
-    if t.dim() >= 2 and strides[-1] == 1 and (strides[-2] >= shape[-1] or shape[-2] == 1):
-        if all(strides[i] == strides[i + 1] * shape[i + 1] for i in range(t.dim() - 2)):
-            return "n", strides[-2]
-    elif t.dim() == 2 and strides[0] == 1 and (strides[1] >= shape[0] or shape[1] == 1):
-        return "t", strides[1]
-    raise ValueError(f"a tensor of shape {tuple(shape)} with strides {strides} is not served; call .contiguous() on it")
-
-
-def _alignment(t: torch.Tensor) -> int:
-    address = t.data_ptr() | ALIGNED
-    return address & -address
 
 
 def _current(device: torch.device) -> contextlib.AbstractContextManager[Any]:

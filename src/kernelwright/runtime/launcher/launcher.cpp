@@ -50,7 +50,8 @@ struct Reader {
     }
 };
 
-/// enroll(operation, *tensors, description): description is None (the library serves such tensors) or bytes.
+/// enroll(operation, *tensors, description): description is None (PyTorch calls the library for such tensors) or bytes.
+/// Whether all that was registered before was forgotten..
 PyObject *enroll(PyObject *, PyObject *const *args, Py_ssize_t count) {
     Call call;
     if (!read(args, count - 1, call)) {
@@ -64,21 +65,25 @@ PyObject *enroll(PyObject *, PyObject *const *args, Py_ssize_t count) {
         Py_ssize_t size = 0;
         if (PyBytes_AsStringAndSize(args[count - 1], &bytes, &size) != 0) return nullptr;
         Reader reader{bytes, bytes + size};
-        uint64_t head[3] = {};  // workspace, zeroed, launches
-        bool ok = reader.take(head, 3);
+        uint64_t head[4] = {};  // workspace, zeroed, launches, products of the library
+        bool ok = reader.take(head, 4);
         entry.workspace = head[0], entry.zeroed = head[1] != 0;
         for (uint64_t i = 0; ok && i < head[2]; ++i) ok = reader.take(entry.launches.emplace_back());
+        ok = ok && head[3] <= 1 && reader.take(entry.vendor, head[3]);
+        entry.bias_turn = std::make_unique<std::mutex>();
         if (!ok)
             return PyErr_Format(PyExc_ValueError, "a damaged description, or more than %d parameters or %d bytes of them",
                                 MAX_PARAMS, MAX_PARAM_BYTES);
         if (driver.cuCtxGetCurrent(&entry.context) != 0 || entry.context == nullptr)
             return PyErr_Format(launch_error, "no CUDA context is current on this thread");
     }
+    bool full = false;
     alone([&] {
-        if (entries.size() >= MAX_ENTRIES) entries.clear();
+        full = entries.size() >= MAX_ENTRIES;
+        if (full) entries.clear();
         entries.insert_or_assign(call.key, std::move(entry));
     });
-    Py_RETURN_NONE;
+    return Py_NewRef(full ? Py_True : Py_False);
 }
 
 /// provide(operation, *tensors, address): the workspace that the current stream lacks to launch this, as (bytes, zeroed, device,

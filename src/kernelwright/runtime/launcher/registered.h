@@ -1,4 +1,4 @@
-// What is registered - launches by key - and what is cached for them: encoded tensor maps, workspaces. No Python here.
+// What is registered - launches, and products of the library, by key - and what is cached for them: encoded tensor maps, workspaces. No Python here.
 //
 // Part of launcher.cpp, like launch.h and product.h: one translation unit, so that all is inlined into the two fast paths.
 #pragma once
@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <cstring>
 #include <map>
+#include <memory>
 #include <mutex>
 #include <shared_mutex>
 #include <tuple>
@@ -72,12 +73,26 @@ struct Launch : Head {
     std::vector<unsigned char> params;
 };
 
+/// A product that cuBLASLt does, called as thinly as a launch of ours: what cublasLtMatmul takes beside addresses, workspace and
+/// stream.
+struct Vendor {
+    int (*matmul)(void *handle, void *desc, const void *alpha, const void *first, void *first_layout, const void *second,
+                  void *second_layout, const void *beta, const void *c, void *c_layout, void *out, void *out_layout,
+                  const void *algo, void *workspace, size_t workspace_bytes, cuda::Stream stream);
+    int (*set)(void *desc, int attribute, const void *value, size_t size);  // null: there is no bias
+    void *handle, *desc, *first, *second, *out;
+    uint64_t algo[8];
+};
+static_assert(sizeof(Vendor) == 120);
+
 struct Entry {
-    bool library = false;  // known, and not ours to launch
+    bool library = false;  // known, and PyTorch's to call
     cuda::Context context = nullptr;
     size_t workspace = 0;
     bool zeroed = false;
     std::vector<Launch> launches;
+    std::vector<Vendor> vendor;                           // one or none
+    std::unique_ptr<std::mutex> bias_turn = nullptr;  // the address of a bias is written into a description that all calls share
 };
 
 /// One for each stream outside and one inside a capture: launches of a stream follow each other, so they can share it. A graph
