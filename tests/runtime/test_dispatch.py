@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import json
 import math
+import tempfile
 from itertools import product as grid_of
+from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from kernelwright.evaluate.verification import FILE, Verification, keep, verification
 from kernelwright.families import family
 from kernelwright.plan import unmet
-from kernelwright.records import Comparison, Origin, Outcome, Verdict, Workload
+from kernelwright.records import Candidate, Comparison, Origin, Outcome, Verdict, Workload
 from kernelwright.runtime import pack, times
-from kernelwright.runtime.dispatch import Dispatcher, Pinned, contiguous
+from kernelwright.runtime.dispatch import Choice, Dispatcher, Pinned, contiguous
 from kernelwright.runtime.pack import Pack
 from kernelwright.runtime.predictor import Predictor
 from made_up_kernels import GRID, H200, gain, made, trials
@@ -255,6 +259,31 @@ def test_the_spread_of_a_prediction_is_asked_for_before_a_kernel_is_called(one):
     assert set(called) == {"predicted", "fallback"} and all(called["predicted"]) and not any(called["fallback"])
 
 
+def with_rivals(own_us: float, heuristic_us: float | None, fastest: str = "cublaslt-auto") -> Choice:
+    """What serves a product on which a rival won in 9.9 us, with these times of ours and of the library's first choice."""
+    w = product(256, 256, 256)
+    ours = trials(w)[0]
+    beside = [(fastest, 9.9), *([("cublaslt", heuristic_us)] if heuristic_us else [])]
+    comparisons = tuple(ours.comparisons[0].replace(rival=name, rival_us=us, ratio=us / own_us) for name, us in beside)
+    ours = ours.replace(timings=(timing("device-cold", own_us),), comparisons=comparisons)
+    rival = Candidate(kind="rival", source=fastest, origin=Origin(kind="rival", name=fastest))
+    won = ours.replace(candidate=rival, build="", timings=(timing("device-cold", 9.9),), comparisons=())
+    elsewhere = [trials(product(64, 64, 64))[0].replace(candidate=ours.candidate)]
+    with tempfile.TemporaryDirectory() as folder:
+        pack.save(Path(folder) / "p", [won, ours, *elsewhere])
+        return Dispatcher(pack.load(Path(folder) / "p")).choose(w)
+
+
+def test_where_an_algorithm_won_that_no_program_calls_ours_serves_if_it_beats_what_can_be_called():
+    ours = with_rivals(10.0, 12.0)
+    assert not ours.library and ours.source == "measured" and "cublaslt-auto was the fastest" in ours.reason
+    assert (ours.own_us, ours.vendor_us) == (10.0, 12.0)
+    assert with_rivals(10.0, 10.02).library, "no more than the noise"
+    assert with_rivals(10.0, 9.95).library
+    assert with_rivals(10.0, None).library, "nothing is known of what can be called"
+    assert with_rivals(10.0, 12.0, fastest="cublas").library, "that is what is called"
+
+
 def test_times_are_added_to_a_pack_that_has_none(tmp_path):
     best, screens = trials(product(256, 256, 256))[:1], [t.replace(stage="screen") for w in GRID[:40] for t in trials(w)]
     pack.save(tmp_path / "p", best + [trials(w)[0] for w in GRID[:40]])
@@ -265,6 +294,14 @@ def test_times_are_added_to_a_pack_that_has_none(tmp_path):
     pack.add_times(tmp_path / "p", [*best, *(trials(w)[0] for w in GRID[:40]), *screens])
     after = pack.load(tmp_path / "p")
     assert after.entries == before.entries and after.manifest.created == before.manifest.created
+    assert after.manifest.earlier[0] == before.manifest.checksum and len(after.manifest.earlier) == 2
+    proved = SimpleNamespace(path=tmp_path / "p", manifest=after.manifest.replace(earlier=()))
+    asked = {"created": "", "environment": before.manifest.environment, "random": 0, "seed": 0, "limit": None, "tools": {}}
+    found = Verification(manifest=before.manifest.checksum, rivals=0, kernels=(), **asked)
+    keep(after, found, whole=True)
+    assert verification(after) == found, "the kernels and what they serve are the same"
+    assert verification(proved) is None
+    (tmp_path / "p" / FILE).unlink()
 
     assert sum(map(len, after.times().kernels.values())) > confirmed_only > 20
     assert {p.name for p in (tmp_path / "p").iterdir()} == {"manifest.json", "sources", "builds", times.FILE}

@@ -80,14 +80,13 @@ def info(path: Annotated[Path, typer.Argument(help="A pack's folder.")], json_ou
 
 @app.command(epilog="Example: kernelwright pack times my-pack")
 def times(path: Annotated[Path, typer.Argument(help="A pack's folder, made on this kind of device.")], json_output: Json = False) -> None:
-    """Take down anew what the archive measured of a pack's kernels, which predicts their times on other shapes."""
+    """Add what the archive measured of a pack's kernels and the rivals beside them, which decides and predicts what serves."""
     from kernelwright.runtime import pack
 
-    loaded = pack.load(path)
-    kernels = loaded.kernels()
+    loaded = pack.load(path, built=False)
     with open_archive() as archive:
         # rivals' Trials are left out: the kernels' own hold the times of all rivals beside them
-        trials = [t for e in loaded.entries for t in archive.trials(workload=e.workload) if t.candidate.id in kernels]
+        trials = [t for e in loaded.entries for t in archive.trials(workload=e.workload) if t.candidate.kind != "rival"]
     seen = pack.add_times(path, trials).times()
     said = {"kernels": len(seen.kernels), "measured": sum(map(len, seen.kernels.values())), "workloads": len(loaded.entries)}
     if json_output:

@@ -83,9 +83,9 @@ class Verification(Record, frozen=True, kw_only=True):
 
 
 def verification(pack: Pack) -> Verification | None:
-    """What was found; None where there is nothing, or it is of another manifest."""
+    """What was found; None where there is nothing, or it is of another manifest than this or one with fewer times."""
     found = _read(pack, FILE)
-    return found if found and found.manifest == pack.manifest.checksum else None
+    return found if found and found.manifest in (pack.manifest.checksum, *pack.manifest.earlier) else None
 
 
 def proved_before(pack: Pack, now: Verification) -> dict[str, Kernel]:

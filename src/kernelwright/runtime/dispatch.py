@@ -11,11 +11,15 @@ from kernelwright.plan import PlanError, unmet
 from kernelwright.records import Workload
 from kernelwright.runtime.pack import Entry, Pack
 from kernelwright.runtime.predictor import Prediction, Predictor, device_of, kind
+from kernelwright.runtime.times import CALLABLE, Times
 
 LARGEST = 2**31 - 256
 """Kernels count along an axis in 32 bits, in steps of up to 256."""
 ALIGNED = 256
 """Bytes; PyTorch allocates in multiples of 512."""
+
+AHEAD = 1.005
+"""How much faster a kernel of ours must have been than what can be called of the library, where an algorithm that cannot was faster."""
 
 Source = Literal["pinned", "measured", "predicted", "fallback"]
 
@@ -130,7 +134,12 @@ class Dispatcher:
         entry = self.pack.entries[at]
         if entry.rival:
             reason = f"{entry.rival} was the fastest when the pack was made"
-            return Choice(w, None, "measured", reason, self._fastest.get(at), entry.vendor_us, rival=entry.rival)
+            own_us, kernel = self._fastest.get(at, (None, ""))
+            theirs = self._callable.get(at)
+            if entry.rival not in CALLABLE and own_us and theirs and own_us * AHEAD < theirs:
+                reason += ", but it is an algorithm found by timing all of the library's; of the others ours was"
+                return Choice(w, self._entries[kernel], "measured", reason, own_us, theirs)
+            return Choice(w, None, "measured", reason, own_us, entry.vendor_us, rival=entry.rival)
         return Choice(w, entry, "measured", "it was the fastest when the pack was made", entry.evidence.median, entry.vendor_us)
 
     def _predicted(self, w: Workload, names: dict[str, int], why: str = "") -> Choice:
@@ -172,17 +181,30 @@ class Dispatcher:
         return self._predictors[key]
 
     @cached_property
+    def _measured(self) -> Times:
+        return self.pack.times()
+
+    @property
     def _times(self) -> dict[str, tuple[tuple[int, float], ...]]:
-        return self.pack.times().kernels
+        return self._measured.kernels
 
     @cached_property
-    def _fastest(self) -> dict[int, float]:
-        """Of our own kernels on each measured Workload, microseconds."""
-        found: dict[int, float] = {}
-        for seen in self._times.values():
+    def _callable(self) -> dict[int, float]:
+        return self._measured.callable_us()
+
+    @cached_property
+    def _fastest(self) -> dict[int, tuple[float, str]]:
+        """Of our own kernels on each measured Workload: microseconds, and which."""
+        found: dict[int, tuple[float, str]] = {}
+        for kernel, seen in self._times.items():
             for at, us in seen:
-                found[at] = min(us, found.get(at, us))
+                found[at] = min((us, kernel), found.get(at, (us, kernel)))
         return found
+
+    @cached_property
+    def _entries(self) -> dict[str, Entry]:
+        """One of each kernel's."""
+        return {e.candidate: e for e in self.pack.entries if not e.rival}
 
 
 def _unmet(entry: Entry, names: Mapping[str, int]) -> str | None:

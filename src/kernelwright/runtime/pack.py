@@ -27,7 +27,7 @@ import msgspec
 from kernelwright.records import Build, Candidate, Environment, Trial, Workload
 from kernelwright.runtime import pack_sources, times
 from kernelwright.runtime.pack_choice import choose, entry_of
-from kernelwright.runtime.pack_format import Entry, Manifest, PackError, decode, encode
+from kernelwright.runtime.pack_format import FORMAT, Entry, Manifest, PackError, decode, encode
 from kernelwright.settings import reason
 from kernelwright.targets import nvrtc
 
@@ -218,17 +218,18 @@ def seal(folder: Path, manifest: Manifest) -> Manifest:
 
 
 def add_times(path: str | Path, trials: Sequence[Trial]) -> Pack:
-    """Takes down anew what was measured of a Pack's kernels, from an archive that has grown since, and leaves the rest as it is; a
-    verification of the Pack no longer counts, since the manifest is another. Raises PackError."""
-    loaded = load(path)
+    """Adds what an archive knows of the times of a Pack's kernels, and of the rivals beside them, and leaves the rest as it is: a
+    verification of the Pack still counts. Raises PackError."""
+    loaded = load(path, built=False)
     comparable = [t for t in trials if t.environment.comparable(loaded.manifest.environment)]
     confirmed, screens = ([t for t in comparable if t.stage == stage] for stage in ("confirm", "screen"))
     workloads, mode = [e.workload for e in loaded.entries], loaded.times().mode
-    content = times.gather(workloads, loaded.kernels(), mode, confirmed, screens).to_json().encode()
+    content = loaded.times().added(times.gather(workloads, loaded.kernels(), mode, confirmed, screens)).to_json().encode()
     files = loaded.manifest.files | {times.FILE: hashlib.sha256(content).hexdigest()}
+    earlier = (*loaded.manifest.earlier, loaded.manifest.checksum) if loaded.manifest.format == FORMAT else ()
     try:
         (loaded.path / times.FILE).write_bytes(content)
-        return Pack(loaded.path, seal(loaded.path, loaded.manifest.replace(files=files)))
+        return Pack(loaded.path, seal(loaded.path, loaded.manifest.replace(files=files, earlier=earlier)))
     except OSError as error:
         raise PackError(f"the pack {loaded.path} was not changed: {reason(error, loaded.path)}; make room or copy it") from None
 

@@ -80,6 +80,8 @@ class Manifest(Record, frozen=True, kw_only=True):
     """SHA-256 of each file by its path in the Pack."""
     rebuilt: dict[str, str] = {}
     """Compiler of each build that is not the one measured: `pack build` made it from the source, and it came out otherwise."""
+    earlier: tuple[str, ...] = ()
+    """Checksums that it had before times were added: all else is as it was, and so a verification still counts."""
     checksum: str = ""
     """SHA-256 of the file with this field empty."""
 
@@ -135,9 +137,11 @@ class _Stored(Record, frozen=True, kw_only=True):
     kernels: dict[str, _Kernel]
     entries: tuple[_Entry, ...]
     files: dict[str, str]
+    earlier: tuple[str, ...] = ()
 
     def text(self) -> bytes:
-        return b"{\n" + b",\n".join(b'"%s":%s' % (f.encode(), _lines(getattr(self, f))) for f in self.__struct_fields__) + b"\n}\n"
+        fields = [f for f in self.__struct_fields__ if f != "earlier" or self.earlier]  # manifests were written without it
+        return b"{\n" + b",\n".join(b'"%s":%s' % (f.encode(), _lines(getattr(self, f))) for f in fields) + b"\n}\n"
 
     def digest(self) -> str:
         return hashlib.sha256(self.replace(checksum="").text()).hexdigest()
@@ -209,6 +213,7 @@ def encode(manifest: Manifest) -> bytes:
         kernels=kernels,
         entries=entries,
         files=manifest.files,
+        earlier=manifest.earlier,
     )
     return stored.replace(checksum=stored.digest()).text()
 
@@ -233,6 +238,7 @@ def _decode2(text: bytes) -> tuple[Manifest, str]:
         entries=tuple(map(entry, stored.entries)),
         files=stored.files,
         rebuilt=stored.rebuilt,
+        earlier=stored.earlier,
         checksum=stored.checksum,
     )
     return manifest, stored.digest()

@@ -101,8 +101,13 @@ def _times(packs: Sequence[Pack], entries: dict[Workload, Entry]) -> times.Times
     place = {w: i for i, w in enumerate(entries)}
     kept = dict.fromkeys(e.candidate for e in entries.values() if not e.rival)
     found: dict[str, dict[int, float]] = {k: {} for k in kept}
+    rivals: dict[str, dict[int, float]] = {}
     own: set[tuple[str, int]] = set()
     for pack in packs:
+        for name, seen in pack.times().rivals.items():
+            for at, us in seen:
+                if pack.entries[at].evidence == entries[w := pack.entries[at].workload].evidence:
+                    rivals.setdefault(name, {})[place[w]] = us
         for kernel, seen in pack.times().kernels.items():
             for at, us in seen if kernel in kept else ():
                 theirs = pack.entries[at]
@@ -114,4 +119,5 @@ def _times(packs: Sequence[Pack], entries: dict[Workload, Entry]) -> times.Times
                     found[kernel][i] = round(best, 4)
                 if is_own:
                     own.add((kernel, i))
-    return times.Times(mode=packs[0].times().mode, kernels={k: tuple(sorted(seen.items())) for k, seen in found.items()})
+    kernels, beside = ({k: tuple(sorted(seen.items())) for k, seen in of.items()} for of in (found, rivals))
+    return times.Times(mode=packs[0].times().mode, kernels=kernels, rivals=beside)

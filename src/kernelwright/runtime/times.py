@@ -15,12 +15,34 @@ FILE = "times.json"
 Measured = tuple[tuple[int, float], ...]
 
 
+CALLABLE = ("eager", "cublas", "cublaslt")
+"""Rivals whose time a program has that calls PyTorch or the library; `cublaslt-auto` is an algorithm that was found by timing all."""
+
+
 class Times(Record, frozen=True, kw_only=True):
     """times.json of a Pack."""
 
     mode: str
     kernels: dict[str, Measured]
     """By Candidate id: (index of the entry whose Workload it is, microseconds in that mode)."""
+    rivals: dict[str, Measured] = {}
+    """Of CALLABLE, by name, beside the confirmed kernels: where a rival serves that no program can call, what can be called instead."""
+
+    def added(self, new: Times) -> Times:
+        """These, and what `new` knows, which goes before."""
+
+        def both(old: Mapping[str, Measured], new: Mapping[str, Measured]) -> dict[str, Measured]:
+            return {k: tuple(sorted({**dict(old.get(k, ())), **dict(new.get(k, ()))}.items())) for k in dict.fromkeys((*old, *new))}
+
+        return self.replace(kernels=both(self.kernels, new.kernels), rivals=both(self.rivals, new.rivals))
+
+    def callable_us(self) -> dict[int, float]:
+        """By entry, the fastest of CALLABLE."""
+        found: dict[int, float] = {}
+        for seen in self.rivals.values():
+            for at, us in seen:
+                found[at] = min(us, found.get(at, us))
+        return found
 
 
 def gather(
@@ -41,7 +63,12 @@ def gather(
         at = index.get(t.workload)
         if at is not None and t.candidate.id in found and at not in found[t.candidate.id] and t.verdict.ok and t.timing(mode):
             found[t.candidate.id][at] = _in_units(t, mode, rivals.get(at, {}))
-    return Times(mode=mode, kernels={k: tuple(sorted((at, round(us, 4)) for at, us in seen.items())) for k, seen in found.items()})
+    beside = {name: {at: seen[name] for at, seen in rivals.items() if name in seen} for name in CALLABLE}
+    return Times(mode=mode, kernels=_sorted(found), rivals=_sorted({name: seen for name, seen in beside.items() if seen}))
+
+
+def _sorted(found: Mapping[str, Mapping[int, float]]) -> dict[str, Measured]:
+    return {k: tuple(sorted((at, round(us, 4)) for at, us in seen.items())) for k, seen in found.items()}
 
 
 def _in_units(t: Trial, mode: str, rivals: Mapping[str, float]) -> float:
