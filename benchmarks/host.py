@@ -220,7 +220,7 @@ def sampled(made: Contenders, w: Workload, modes: list[str], args: argparse.Name
 
 
 def enqueue_products(dtype: str, layout: str) -> list[Workload]:
-    """Small ones, and the smallest of the suite's that kw.matmul leaves to torch, which shows what asking costs."""
+    """Small ones, and the smallest of the suite's that kw.matmul has cuBLASLt do."""
     sizes = [Workload(problem="gemm", axes=dict(zip("MNK", s, strict=True)), dtype=dtype, layout=layout) for s in ENQUEUE_SHAPES]
     every = (w.replace(dtype=dtype, layout=layout) for w in suite(HGEMM))
     left = (w for w in sorted(every, key=lambda w: w.axes["M"] * w.axes["N"] * w.axes["K"]) if not _ours(w))
@@ -292,7 +292,7 @@ def summarise(raw: Path, out: Path) -> list[str]:
     calls = {line["end"]: line["calls"] for line in ends if "calls" in line}
     figures, intervals, outcomes = {}, {}, {}
     ours = {name for name, same in visits["enqueue"].items() if same[-1]["ours"]}
-    for key, members in (("enqueue_ratio", ours), ("enqueue_ratio_left_to_torch", set(visits["enqueue"]) - ours)):
+    for key, members in (("enqueue_ratio", ours), ("enqueue_ratio_of_the_library", set(visits["enqueue"]) - ours)):
         mean = mean_of([1 / c.ratio for name, cs in found["enqueue"].items() if name in members and (c := cs.get(TORCH))])
         if mean:
             figures[key], intervals[key] = mean.mean, {"low": mean.low, "high": mean.high, "products": mean.shapes}
