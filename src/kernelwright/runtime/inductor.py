@@ -9,6 +9,7 @@ use and nowhere else; torch._inductor takes seconds to import and is private: wh
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Callable
 from typing import Any
@@ -104,23 +105,29 @@ def register() -> None:
             return False
         return len({(t.get_dtype(), t.get_device()) for t in tensors}) == 1
 
-    operator = torch.ops.kernelwright
-    as_before = {op: lowering.fallback_handler(op, add_to_fallback_set=False) for op in (operator.matmul.default, operator.linear.default)}
+    def lower(op: Any, directly: Callable[..., Any]) -> None:
+        operator = lowering.fallback_handler(op, add_to_fallback_set=False)
 
-    def lower_matmul(a: Any, b: Any) -> Any:
-        if not ours(a, b):
-            return as_before[operator.matmul.default](a, b)
-        return product("matmul", [a.get_size()[0], b.get_size()[1]], a, b)
+        def either(*arguments: Any) -> Any:
+            with contextlib.suppress(AttributeError, TypeError):  # another inductor
+                if (made := directly(*arguments)) is not None:
+                    return made
+            return operator(*arguments)
 
-    def lower_linear(x: Any, weight: Any, bias: Any, activation: str) -> Any:
-        tensors = (x, weight) if bias is None else (x, weight, bias)
+        lowering.register_lowering(op, type_promotion_kind=None)(either)
+
+    def matmul(a: Any, b: Any) -> Any:
+        return product("matmul", [a.get_size()[0], b.get_size()[1]], a, b) if ours(a, b) else None
+
+    def linear(x: Any, weight: Any, bias: Any, activation: str) -> Any:
+        tensors = (weight,) if bias is None else (weight, bias)
         *stack, inner = x.get_size()
-        if not ours(*tensors) or len(weight.get_size()) != 2:
-            return as_before[operator.linear.default](x, weight, bias, activation)
-        outer = weight.get_size()[0]
-        rows = x if len(stack) == 1 else lowering.view(x, [math.prod(stack), inner])
-        y = product(name(activation, bias is not None), [math.prod(stack), outer], rows, *tensors[1:])
+        if not ours(x, *tensors) or len(weight.get_size()) != 2:
+            return None
+        outer, rows = weight.get_size()[0], math.prod(stack)
+        flat: list[Any] = [rows, inner]
+        y = product(name(activation, bias is not None), [rows, outer], x if len(stack) == 1 else lowering.view(x, flat), *tensors)
         return y if len(stack) == 1 else lowering.view(y, [*stack, outer])
 
-    lowering.register_lowering(operator.matmul.default, type_promotion_kind=None)(lower_matmul)
-    lowering.register_lowering(operator.linear.default, type_promotion_kind=None)(lower_linear)
+    lower(torch.ops.kernelwright.matmul.default, matmul)
+    lower(torch.ops.kernelwright.linear.default, linear)
