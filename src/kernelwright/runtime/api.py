@@ -152,10 +152,14 @@ def _plain(*tensors: Tensor | None) -> bool:
 def _torchs(x: Tensor, y: Tensor) -> bool:
     """Whether a product is torch's because torch.func is at work (its grad refuses operators whose gradient is registered from Python, its
     vmap runs them one by one), or forward differentiation, which ours do not know, because a subclass has products of its own, because
-    autocast would cast an operand, or because one is no tensor, which torch says best."""
+    autocast would cast an operand, because one is no tensor, which torch says best, or because a compiler knows more of a product that ours
+    never serve."""
     if not (isinstance(x, Tensor) and isinstance(y, Tensor)):
         return True
-    if not torch.compiler.is_compiling():
+    if torch.compiler.is_compiling():
+        if x.dtype not in ops.HALF and not _is_any_autocast_enabled():
+            return True
+    else:
         if _functorch.maybe_current_level() is not None or forward_ad._current_level >= 0:
             return True
         if not all(type(t) in _KNOWN for t in (x, y)):

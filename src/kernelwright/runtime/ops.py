@@ -7,6 +7,8 @@ gives torch's result, and torch's exceptions, everywhere.
 
 from __future__ import annotations
 
+import contextlib
+import sys
 from collections.abc import Callable
 from typing import Literal
 
@@ -127,13 +129,31 @@ def as_rows(x: Tensor) -> Tensor | None:
 # ---------------------------------------------------------------------------------------------------- what compilers see
 
 
+_lowered = False
+
+
+def _lower() -> None:
+    """Tells inductor, once it is imported (that takes seconds, and other compilers do without), how to call ours directly. Here because it
+    traces every program with fake tensors just before it lowers it."""
+    global _lowered
+    if _lowered or "torch._inductor.lowering" not in sys.modules:
+        return
+    _lowered = True
+    with contextlib.suppress(ImportError, AttributeError, TypeError):  # another inductor: it calls the operators
+        from kernelwright.runtime import inductor
+
+        inductor.register()
+
+
 def _fake_matmul(a: Tensor, b: Tensor) -> Tensor:
+    _lower()
     torch._check(a.dim() == 2 and b.dim() == 2, lambda: "kernelwright::matmul takes two matrices")
     torch._check(a.shape[1] == b.shape[0], lambda: f"mat1 and mat2 shapes cannot be multiplied ({_sizes(a)} and {_sizes(b)})")
     return a.new_empty((a.shape[0], b.shape[1]))
 
 
 def _fake_linear(x: Tensor, weight: Tensor, bias: Tensor | None, activation: str) -> Tensor:
+    _lower()
     torch._check(x.shape[-1] == weight.shape[-1], lambda: f"mat1 and mat2 shapes cannot be multiplied ({_sizes(x)} and {_sizes(weight)})")
     return x.new_empty((*x.shape[:-1], weight.shape[0]))
 
