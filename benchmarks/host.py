@@ -1,7 +1,7 @@
 """Host time of kw.matmul(out=) from Python on the products of a suite, against torch.matmul(out=) and cuBLAS called as thinly.
 
-    python benchmarks/host.py PACK --out results/h200/host --seconds 600       measures, then writes the summary; again: goes on
-    python benchmarks/host.py --out results/h200/host                          the summary alone, of what is there
+    python benchmarks/host.py PACK --out results/h200/runtime --seconds 600       measures, then writes the summary; again: goes on
+    python benchmarks/host.py --out results/h200/runtime                          the summary alone, of what is there
 
 `offline`: synchronise, clock, one call, synchronise, clock. `server`: the same after an exponential pause (CUDA-L2's two modes).
 `enqueue`: a few hundred calls without synchronising, the loop in Python included. `tune` only finds the algorithms of `cublaslt-auto`,

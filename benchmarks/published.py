@@ -17,8 +17,9 @@ from kernelwright.records import Environment, Trial
 
 
 def command_line(script: str) -> str:
-    """What was typed to make the results."""
-    return "python " + shlex.join([f"benchmarks/{script}", *sys.argv[1:]])
+    """What was typed to make the results, folders by their last name; not what `measuring.supervise` adds to it."""
+    typed = sys.argv[1 : sys.argv.index("--inner")] if "--inner" in sys.argv else sys.argv[1:]
+    return "python " + shlex.join([f"benchmarks/{script}", *(Path(a).name if a.startswith("/") else a for a in typed)])
 
 
 def write_summary(

@@ -18,7 +18,7 @@ from kernelwright.families import family
 from kernelwright.plan import unmet
 from kernelwright.records import Candidate, Comparison, Origin, Outcome, Verdict, Workload
 from kernelwright.runtime import pack, times
-from kernelwright.runtime.dispatch import Choice, Dispatcher, Pinned, contiguous
+from kernelwright.runtime.dispatch import LONG_US, Choice, Dispatcher, Pinned, contiguous
 from kernelwright.runtime.pack import Pack
 from kernelwright.runtime.predictor import Predictor
 from made_up_kernels import GRID, H200, gain, made, trials
@@ -282,6 +282,17 @@ def test_where_an_algorithm_won_that_no_program_calls_ours_serves_if_it_beats_wh
     assert with_rivals(10.0, 9.95).library
     assert with_rivals(10.0, None).library, "nothing is known of what can be called"
     assert with_rivals(10.0, 12.0, fastest="cublas").library, "that is what is called"
+
+
+def test_a_product_that_takes_long_is_the_librarys_unless_it_is_pinned(one):
+    """Who is faster there depends on the clock that the power limit leaves."""
+    w = product(256, 256, 256)
+    kept = with_rivals(0.9 * LONG_US, 1.2 * LONG_US)
+    long = with_rivals(1.1 * LONG_US, 1.4 * LONG_US)
+    assert not kept.library and long.library and "idle" in long.reason and long.own_us == pytest.approx(1.1 * LONG_US)
+    d = Dispatcher(one.pack)
+    d.pinned[w] = Pinned(one.pack.entry(w), own_us=1.1 * LONG_US, vendor_us=1.4 * LONG_US)
+    assert not d.choose(w).library
 
 
 def test_times_are_added_to_a_pack_that_has_none(tmp_path):
