@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import runpy
 import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -106,8 +107,21 @@ class Tuned:
 
 
 class Contenders:
-    def __init__(self, thin: ThinCalls, tuned: Tuned):
+    def __init__(self, thin: ThinCalls, tuned: Tuned, beside: Path | None = None):
+        """`beside`: a Python file with a function `of(workload name)` that returns a function of (a, b, out), or None; somebody else's
+        kernels, say. It is known by the file's name."""
         self._thin, self._tuned = thin, tuned
+        self.beside = beside.stem if beside else ""
+        try:
+            self._others = runpy.run_path(str(beside))["of"] if beside else lambda name: None
+        except (OSError, KeyError) as error:
+            refuse(
+                f"{beside} cannot be measured beside: {error if isinstance(error, OSError) else 'it defines no function of(workload name)'}"
+            )
+
+    def has(self, w: Workload) -> bool:
+        """Whether there is something to measure beside the usual contenders, where that was asked for."""
+        return not self.beside or self._others(w.name) is not None
 
     def of(self, w: Workload, sets: Sequence[Bound], rivals: Sequence[str]) -> tuple[dict[str, Callable[..., Any]], dict[str, str]]:
         """Functions of (a, b, out) by name, ours first; and the reasons why rivals are missing."""
@@ -118,6 +132,12 @@ class Contenders:
                 made[name] = self._rival(name, w, sets)
             except CandidateFault as fault:
                 missing[name] = fault.evidence
+        if (other := self._others(w.name)) is not None:
+            try:
+                verify(w, sets, {self.beside: other})
+                made[self.beside] = other
+            except (WrongResult, RuntimeError) as error:
+                missing[self.beside] = str(error)
         return made, missing
 
     def _rival(self, name: str, w: Workload, sets: Sequence[Bound]) -> Callable[..., Any]:

@@ -14,6 +14,9 @@ and nothing else; kw.matmul has all its checks. In each round every contender is
 takes the operands that have been out of use for longest, of `--sets`. All were right on this product, in this process, before they were
 timed.
 
+With `--beside FILE` kernels of others, kept elsewhere, are measured as well, on the products that the file has one for and in all modes;
+one whose result is wrong is named as missing. The figures have the file's name.
+
 Products come in a random order that keeps the classes' shares at every point, so a part of the suite is a fair part; a further call starts
 with what was measured least. A product's rounds are ROUNDS by class: huge ones need few and would eat the budget.
 """
@@ -96,6 +99,7 @@ def main() -> None:
     parser.add_argument("--sets", type=int, default=SETS)
     parser.add_argument("--hang", type=float, default=90.0, help="a step that takes longer ends the process, seconds")
     parser.add_argument("--tuned", type=Path, help="file of the tuned algorithms (OUT/tuned.jsonl)")
+    parser.add_argument("--beside", type=Path, metavar="FILE", help="Python with of(workload name) -> a function of (a, b, out), or None")
     parser.add_argument(
         "--no-summary", action="store_true", help="of a whole suite it takes 15 s of a core, which need not be the device's"
     )
@@ -122,16 +126,16 @@ def measure(args: argparse.Namespace, raw: Path) -> None:
     measuring.device()
     pack = use(args.pack)
     lines, before = Lines(raw), read(raw)
-    made = Contenders(ThinCalls(), Tuned(args.tuned or args.out / "tuned.jsonl"))
+    made = Contenders(ThinCalls(), Tuned(args.tuned or args.out / "tuned.jsonl"), args.beside)
     where = environment(pack=pack, cublaslt=cublaslt_version(), pause=args.pause, sets=args.sets)
     lines.add({"environment": where, "command": command_line("host.py")})
     if "enqueue" in args.modes:
         for layout in args.layouts:
             for w in enqueue_products(args.dtype or "fp16", layout):
-                if budget.left > 0 and not any(x.get("enqueue") and x["end"] == f"enqueue {w.name}" for x in before):
+                if made.has(w) and budget.left > 0 and not any(x.get("enqueue") and x["end"] == f"enqueue {w.name}" for x in before):
                     visit(lines, budget, f"enqueue {w.name}", lambda w=w: enqueue(made, w, args, budget))
     modes = [mode for mode in args.modes if mode != "enqueue"]
-    todo = plan(args, before, modes)
+    todo = [w for w in plan(args, before, modes) if made.has(w)]
     started = time.monotonic()
     for index, w in enumerate(todo, 1):
         if budget.left <= 0:
@@ -212,7 +216,8 @@ def sampled(made: Contenders, w: Workload, modes: list[str], args: argparse.Name
         if mode == "tune":
             line["tune"] = TUNED not in missing
             continue
-        names = [OURS, *(name for name in (args.server_rivals if mode == "server" else args.rivals) if name in contenders)]
+        wanted = (*(args.server_rivals if mode == "server" else args.rivals), made.beside)
+        names = [OURS, *(name for name in wanted if name in contenders)]
         entrants = {name: contenders[name] for name in names} | {AGAIN: contenders[OURS]}
         count = ROUNDS[mode][class_of(w)]
         line[mode] = rounds(entrants, operands, count, budget, partial(sample, pause=args.pause) if mode == "server" else sample)
@@ -297,7 +302,7 @@ def summarise(raw: Path, out: Path) -> list[str]:
         if mean:
             figures[key], intervals[key] = mean.mean, {"low": mean.low, "high": mean.high, "products": mean.shapes}
     for mode in ("offline", "server"):
-        for rival in RIVALS:
+        for rival in dict.fromkeys((*RIVALS, *(name for cs in found[mode].values() for name in cs))):
             every = {resolve(name): c for name, cs in found[mode].items() if (c := cs.get(rival))}
             key = f"{mode}_over_{SHORT.get(rival, rival)}"
             for suffix, chosen in parts(every).items():

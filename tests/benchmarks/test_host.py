@@ -68,6 +68,36 @@ def program(cpu, tmp_path, monkeypatch):
     )
 
 
+BESIDE = """
+import torch
+
+def of(name):
+    if "8x8x16" in name:
+        return lambda a, b, c: torch.mm(a, b, out=c)
+    return (lambda a, b, c: c.zero_()) if "8x16x16" in name else None
+"""
+
+
+def test_kernels_of_others_are_measured_beside(program, tmp_path):
+    (tmp_path / "theirs.py").write_text(BESIDE)
+    assert program.run("--layouts", "nn", "--beside", str(tmp_path / "theirs.py")) == 0
+    visits = {x["end"]: x for x in program.lines() if x.get("offline")}
+    assert set(visits) == {"gemm:8x8x16:fp32:nn", "gemm:8x16x16:fp32:nn"}, "on what they have something for"
+    right, wrong = visits["gemm:8x8x16:fp32:nn"], visits["gemm:8x16x16:fp32:nn"]
+    assert len(right["offline"]["theirs"]) == 5 and len(right["server"]["theirs"]) == 3
+    assert "theirs" not in wrong["offline"] and "theirs is wrong" in wrong["missing"]["theirs"]
+    summary = program.summary()
+    assert {"offline_over_theirs", "server_over_theirs"} <= set(summary["figures"]) and not summary["wrong"]
+    assert {"theirs", "torch"} <= {row["rival"] for row in program.results()}
+
+
+def test_a_file_that_offers_nothing_is_refused(program, tmp_path, capsys):
+    (tmp_path / "theirs.py").write_text("x = 1")
+    assert program.run("--beside", str(tmp_path / "theirs.py")) == 2
+    assert "defines no function of(workload name)" in capsys.readouterr().err
+    assert program.run("--beside", str(tmp_path / "nowhere.py")) == 2
+
+
 def test_samples_summary_and_pictures(program, monkeypatch):
     monkeypatch.setattr(program.host, "served", lambda a, b: (True, "a calls kernel b"))
     assert program.run("--limit", "6", "--layouts", "nn", "nt") == 0
