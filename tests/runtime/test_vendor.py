@@ -127,6 +127,16 @@ def test_descriptors_live_as_long_as_what_is_registered(launcher: Launcher, seen
     assert seen.live == before
 
 
+def test_the_library_is_told_how_operands_are_aligned(launcher: Launcher, seen):
+    flat = torch.zeros(1000, dtype=torch.float16)
+    assert flat.data_ptr() % 16 == 0
+    a, b, out, bias = flat[:32].view(4, 8), flat[36:68].view(8, 4), flat[72:88].view(4, 4), flat[97:101]
+    launcher.register_vendor(1, a, b, out)
+    assert list(seen.align) == [8, 16, 16, 16], "of b, which comes first, a and the output"
+    launcher.register_vendor(1, a, b, out, bias)
+    assert list(seen.align) == [8, 16, 2, 2], "a bias counts as the output"
+
+
 def test_threads_with_biases_of_their_own(launcher: Launcher):
     """The address of a bias is written into a description that all threads share."""
     a, b = torch.zeros(2, 8, dtype=torch.float16), torch.zeros(8, 16, dtype=torch.float16)

@@ -51,7 +51,7 @@ struct Reader {
 };
 
 /// enroll(operation, *tensors, description): description is None (PyTorch calls the library for such tensors) or bytes.
-/// Whether all that was registered before was forgotten..
+/// True: all that was registered before was forgotten.
 PyObject *enroll(PyObject *, PyObject *const *args, Py_ssize_t count) {
     Call call;
     if (!read(args, count - 1, call)) {

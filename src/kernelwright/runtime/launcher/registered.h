@@ -1,4 +1,5 @@
-// What is registered - launches, and products of the library, by key - and what is cached for them: encoded tensor maps, workspaces. No Python here.
+// What is registered - launches, and products of the library, by key - and what is cached for them: encoded tensor maps,
+// workspaces. No Python here.
 //
 // Part of launcher.cpp, like launch.h and product.h: one translation unit, so that all is inlined into the two fast paths.
 #pragma once
@@ -91,8 +92,8 @@ struct Entry {
     size_t workspace = 0;
     bool zeroed = false;
     std::vector<Launch> launches;
-    std::vector<Vendor> vendor;                           // one or none
-    std::unique_ptr<std::mutex> bias_turn = nullptr;  // the address of a bias is written into a description that all calls share
+    std::vector<Vendor> vendor;             // one or none
+    std::unique_ptr<std::mutex> bias_turn;  // the address of a bias is written into a description that all calls share
 };
 
 /// One for each stream outside and one inside a capture: launches of a stream follow each other, so they can share it. A graph

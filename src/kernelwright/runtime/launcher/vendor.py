@@ -57,7 +57,8 @@ def prepare(a: Tensor, b: Tensor, out: Tensor, bias: Tensor | None) -> Prepared:
         compute=COMPUTE_32F,
         scale_type=DATA_TYPE["fp32"],
     )
-    alignments = alignment(b), alignment(a), alignment(out)
+    # a bias is read as the output is written, so it must be aligned as well
+    alignments = alignment(b), alignment(a), alignment(out) if bias is None else min(alignment(out), alignment(bias))
     product = Product(g, alignments, ROOM, steps=EPILOGUE_BIAS if bias is not None else 0, device=a.device.index or 0)
     result = product.algorithms(1)[0]
     lib = product.lib
