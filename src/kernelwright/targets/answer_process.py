@@ -91,7 +91,7 @@ class AnswerProcess(Contender):
         pipe = Connection(ours.detach())
         setup = Setup(source, w.to_json(), device, len(self._sets), self._private.name, area, size, threads)
         pipe.send_bytes(pickle.dumps(setup))
-        return ContenderProcess(pid, pipe, stderr, stops=True, threads=threads)
+        return ContenderProcess(pid, pipe, stderr, stops=True, threads=threads, starts=True)
 
     def _given(self, pipe: int, stderr: int) -> list[int]:
         return [stderr, pipe, *([self._area] if isinstance(self._area, int) else [])]
