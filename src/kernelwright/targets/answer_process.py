@@ -225,6 +225,7 @@ def _cpu_area(size: int) -> tuple[int, torch.Tensor]:
 def _cuda_area(size: int):
     from kernelwright.targets.cuda_ipc import Allocation
 
+    torch.cuda.empty_cache()  # what references took and gave back: the area is no memory of PyTorch's, nor is what the candidate takes
     try:
         area = Allocation(size)
     except RuntimeError as error:
