@@ -58,6 +58,7 @@ def main() -> None:
     parser.add_argument("--patience", type=float, default=120.0, help="seconds that a rival may say nothing (torch.compile)")
     parser.add_argument("--items", choices=("mistakes", "answer", "rivals"), action="append", help="only items of these kinds")
     parser.add_argument("--only", action="append", help="only these problems, by title")
+    parser.add_argument("--rival", action="append", help="only these rivals (compiling a training step takes a minute or more)")
     parser.add_argument("--out", type=Path, required=True)
     args = parser.parse_args()
 
@@ -68,7 +69,7 @@ def main() -> None:
     done = {item["item"] for item in items}
     with Evaluator(target, rival_seconds=args.patience) as evaluator, path.open("a") as lines:
         environment = evaluator.environment
-        for name, work in listed(target, evaluator, args.only):
+        for name, work in listed(target, evaluator, args.only, args.rival):
             if name in done or (args.items and name.partition(" ")[0] not in args.items):
                 continue
             if time.monotonic() - started > 60 * args.minutes:
@@ -106,8 +107,10 @@ def read(path: Path) -> list[dict[str, Any]]:
     return items
 
 
-def listed(target: Target, evaluator: Evaluator, only: list[str] | None) -> Iterator[tuple[str, Callable[[], dict[str, Any]]]]:
-    """Name and work of each item, the cheap and telling ones first."""
+def listed(
+    target: Target, evaluator: Evaluator, only: list[str] | None, wanted: list[str] | None
+) -> Iterator[tuple[str, Callable[[], dict[str, Any]]]]:
+    """Name and work of each item, the cheap and telling ones first, second sizes last."""
     problems = [p for p in (*APPLICATIONS, *CHALLENGES) if not only or p.title in only]
     for p in problems:
         yield f"mistakes {p.title}", lambda p=p: mistakes(p)
@@ -116,10 +119,10 @@ def listed(target: Target, evaluator: Evaluator, only: list[str] | None) -> Iter
             if file.suffix == ".py" or file.suffix == (".cu" if target.kind == "cuda" else ".cpp"):
                 w = resolve(f"{p.name}:{ON_A_CPU[p.title]}")
                 yield f"answer {file.name} {w.name}", lambda w=w, file=file: answer(evaluator, target, w, file)
-    for p in problems:
-        sizes = p.full if target.kind == "cuda" else ()
-        for w in [*map(p.workload, sizes)] or [resolve(f"{p.name}:{ON_A_CPU[p.title]}")]:
-            yield f"rivals {w.name}", lambda w=w: against(evaluator, target, w)
+    sizes = [[p.workload(s) for s in p.full] if target.kind == "cuda" else [resolve(f"{p.name}:{ON_A_CPU[p.title]}")] for p in problems]
+    for tier in range(max(map(len, sizes), default=0)):
+        for w in (found[tier] for found in sizes if tier < len(found)):
+            yield f"rivals {w.name}", lambda w=w: against(evaluator, target, w, wanted)
 
 
 def mistakes(p: Application) -> dict[str, Any]:
@@ -136,12 +139,14 @@ def mistakes(p: Application) -> dict[str, Any]:
 def answer(evaluator: Evaluator, target: Target, w: Workload, file: Path) -> dict[str, Any]:
     python = file.suffix == ".py" and target.kind == "cuda"
     mode = "host-offline" if python else headline_mode(target.name)
-    job = Job(workload=w, rivals=("eager",), rungs=ALL_RUNGS, modes=(mode,), max_rounds=ROUNDS, seconds=SECONDS)
+    # every other shape would be a process of its own, with PyTorch and a context: 10 s each
+    rungs = tuple(r for r in ALL_RUNGS if r != "shapes" or not python)
+    job = Job(workload=w, rivals=("eager",), rungs=rungs, modes=(mode,), max_rounds=ROUNDS, seconds=SECONDS)
     return told([*evaluator.evaluate([load(file, w, target.name)], job, stage="verify", session="applications")])
 
 
-def against(evaluator: Evaluator, target: Target, w: Workload) -> dict[str, Any]:
-    names = rivals.names_for(w, target.name)
+def against(evaluator: Evaluator, target: Target, w: Workload, wanted: list[str] | None) -> dict[str, Any]:
+    names = tuple(n for n in rivals.names_for(w, target.name) if not wanted or n in wanted)
     job = Job(workload=w, rivals=names, rungs=SCREEN_RUNGS, modes=(headline_mode(target.name),), max_rounds=ROUNDS, seconds=SECONDS)
     return told([*evaluator.evaluate_built([], job, stage="confirm", session="applications")])
 
