@@ -66,6 +66,7 @@ def _options(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, default=11)
     parser.add_argument("--seconds", type=float, default=2.0)
     parser.add_argument("--lint-only", action="store_true")
+    parser.add_argument("--no-lint", action="store_true", help="take the faults that the folder knows; look for no others")
     parser.add_argument("--no-operators", action="store_true", help="do not have nvcc compile answers once more to see what they execute")
     return parser.parse_args(arguments)
 
@@ -93,7 +94,8 @@ def _level(level: str, options: argparse.Namespace, minutes: float) -> dict[str,
     command += ["--out", str(options.out / f"level{level}"), "--patience", str(options.patience)]
     for word, values in (("--mode", options.mode), ("--rival", rivals), ("--answers", options.answers), ("--entrant", options.entrant)):
         command += [x for value in values for x in (word, value)]
-    command += [word for word, given in (("--lint-only", options.lint_only), ("--no-operators", options.no_operators)) if given]
+    flags = (("--lint-only", options.lint_only), ("--no-lint", options.no_lint), ("--no-operators", options.no_operators))
+    command += [word for word, given in flags if given]
     # the verb ends by itself when its minutes are over and its last problem is done; an hour more is for one that does not
     try:
         done = subprocess.run(command, stdout=subprocess.PIPE, text=True, timeout=60 * minutes + 3600)
@@ -141,14 +143,17 @@ def figures(board: dict[str, Any]) -> dict[str, Any]:
 
 
 def _write(options: argparse.Namespace, boards: dict[str, Any]) -> None:
-    device = next((b["device"] for b in boards.values() if b.get("device")), "")
+    file = options.out / "summary.json"
+    earlier = json.loads(file.read_text()) if file.exists() else {}
+    found = [b for b in boards.values() if b.get("device")]
     summary = {
         "command": command_line("kernelbench.py"),
         "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-        "device": device,
-        "figures": {f"level {level}": figures(board) for level, board in boards.items()},
+        "device": found[0]["device"] if found else earlier.get("device", ""),
+        "environment": found[0]["environment"] if found else earlier.get("environment", {}),
+        # those of levels that this call was not asked for stay
+        "figures": earlier.get("figures", {}) | {f"level {level}": figures(board) for level, board in boards.items()},
     }
-    file = options.out / "summary.json"
     partial = file.with_suffix(".partial")
     partial.write_text(json.dumps(summary, indent=1) + "\n")
     partial.replace(file)
