@@ -1,12 +1,14 @@
 """The suite `experts`, checked by itself and timed: what `results/GPU/suites` publishes.
 
-    python benchmarks/experts.py --target cuda --minutes 40 --out results/h200/suites
+    python benchmarks/experts.py --target cpu --checks only --minutes 20 --out results/h200/suites
+    python benchmarks/experts.py --target cuda --checks none --minutes 10 --out results/h200/suites
     python benchmarks/experts.py --target cpu --suite experts-tiny --minutes 5 --out /tmp/suites
 
-First every problem on small sizes: its reference against a second implementation, lint, eager (on a CPU the experts too) up the ladder,
-wrong kernels that must be rejected. Then eager and the experts on every workload of the suite: verified, and timed side by side. Each
-result is a line of `checks.jsonl`, `trials.jsonl` or `failed.jsonl` when it is there, and the same command goes on after the last;
-`--minutes` ends it. Whoever hangs is killed after `--patience` seconds and loses its turn alone.
+The checks: every problem on small sizes, its reference against a second implementation, lint, eager (on a CPU the experts too) up the
+ladder, wrong kernels that must be rejected. They need no GPU. The timings: eager and the experts on every workload of the suite, verified
+and timed side by side, the first size of every problem before the second, and those that compile last among each. Each result is a line of
+`checks.jsonl`, `trials.jsonl` or `failed.jsonl` when it is there, and the same command goes on after the last; `--minutes` ends it. Whoever
+hangs is killed after `--patience` seconds and loses its turn alone.
 """
 
 from __future__ import annotations
@@ -35,7 +37,7 @@ from kernelwright.problems import problem_of
 from kernelwright.problems.experts import EXPERTS, Expert
 from kernelwright.problems.suites import suite
 from kernelwright.records import Environment, Trial, Workload
-from kernelwright.rivals.experts import RIVALS
+from kernelwright.rivals.experts import RIVALS, experts_of
 from kernelwright.targets import usable
 
 
@@ -45,6 +47,7 @@ def main() -> None:
     parser.add_argument("--suite", default="experts")
     parser.add_argument("--only", action="append", help="problems by title; the default is all")
     parser.add_argument("--minutes", type=float, default=40.0)
+    parser.add_argument("--checks", choices=("first", "only", "none"), default="first", help="first: before the timings")
     parser.add_argument("--mode", action="append", help="timing modes; the default is the target's headline mode")
     parser.add_argument(
         "--compile", action="store_true", help="torch.compile, default mode, rides along (10 to 60 s more for each workload)"
@@ -67,15 +70,16 @@ def main() -> None:
     device = "cuda" if target.name.startswith("cuda") else "cpu"
     wanted = [p for p in EXPERTS if not args.only or p.title in args.only]
     modes = tuple(args.mode or (headline_mode(target.name),))
-    with Evaluator(target, rival_seconds=args.patience) as evaluator:
-        environment = evaluator.environment
-        publish = partial(write, args.out, environment, target.name, modes[0])
-        evaluator.fresh()  # frees the device for the checks' process
+    if args.checks != "none":
         checked = {c["problem"] for c in lines(args.out / "checks.jsonl")}
         for check in checks([p.title for p in wanted if p.title not in checked], device, args.patience, end):
             add(args.out / "checks.jsonl", json.dumps(check))
             print(f"check {check['problem']}: {told(check)}", flush=True)
-        publish()
+    if args.checks == "only":
+        return
+    with Evaluator(target, rival_seconds=args.patience) as evaluator:
+        environment = evaluator.environment
+        publish = partial(write, args.out, environment, target.name, modes[0])
         done = {t.workload.name for t in trials(args.out)} | {f["workload"] for f in lines(args.out / "failed.jsonl")}
         names = {p.name for p in wanted}
         left = [w for w in first_ones_first(suite(args.suite)) if w.problem in names and w.name not in done]
@@ -114,13 +118,15 @@ def memory(environment: Environment) -> float:
 
 
 def first_ones_first(workloads: tuple[Workload, ...]) -> list[Workload]:
-    """The first shape of every problem, then the second ones: time that runs out costs shapes, not problems."""
+    """The first shape of every problem, then the second ones: time that runs out costs shapes, not problems. Of each, those whose experts
+    compile (10 to 60 s) come last."""
     seen: dict[str, int] = {}
     order = []
     for w in workloads:
         seen[w.problem] = seen.get(w.problem, 0) + 1
-        order.append((seen[w.problem], len(order), w))
-    return [w for _, _, w in sorted(order, key=lambda x: x[:2])]
+        compiles = any(r.compiled or r.name == "flex" for r in experts_of(w))
+        order.append((seen[w.problem], compiles, len(order), w))
+    return [w for *_, w in sorted(order, key=lambda x: x[:3])]
 
 
 # ---------------------------------------------------------------------------------------------------------------- checks
@@ -195,6 +201,7 @@ def check_of(problem: Expert, device: str) -> dict[str, Any]:
     wrong = {name: why for name in names if (why := climb(problem, w, partial(rival, name), device=device))}
     return {
         "problem": problem.title,
+        "device": device,
         "reference_differs": differs,
         "lint": findings,
         "contenders": list(names),
@@ -267,8 +274,9 @@ def write(out: Path, environment: Any, target: str, mode: str) -> None:
     for t in trials(out):
         w, problem = t.workload, problem_of(t.workload)
         assert isinstance(problem, Expert)
-        empty = {"workload": w.name, "kind": problem.kind, "domain": problem.domain, "us": {}, "wrong": {}, "expert": ""}
+        empty = {"workload": w.name, "kind": problem.kind, "domain": problem.domain, "us": {}, "wrong": {}, "expert": "", "seconds": 0.0}
         line = table.setdefault(w.name, empty)
+        line["seconds"] = round(t.seconds, 1)  # of all contenders together
         name = t.candidate.source
         if not t.verdict.ok:
             line["wrong"][name] = f"{t.verdict.outcome}: {t.verdict.evidence}"
@@ -290,6 +298,7 @@ def write(out: Path, environment: Any, target: str, mode: str) -> None:
         "experts_mutants_rejected": sum(c["mutants"] - len(c["passed"]) for c in found),
         "experts_mutants": sum(c["mutants"] for c in found),
         "experts_workloads": len(table),
+        "experts_seconds": round(sum(line["seconds"] for line in table.values()), 1),
         "experts_workloads_with_a_right_expert": sum(bool(line["expert"]) for line in table.values()),
     }
     earlier = json.loads((out / "summary.json").read_text()) if (out / "summary.json").exists() else {}

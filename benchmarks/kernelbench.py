@@ -2,6 +2,9 @@
 
     python benchmarks/kernelbench.py --path KernelBench --answers CUDA-L1=h100.json --out OUT [--minutes 25] [--sample 20] [--levels 1 2 3]
 
+Answers are judged on the problems that they were made for: CUDA-L1's on KernelBench's commit c6c4ab6 of January 2025, whose files are those
+that it published beside them, all 250. Not one of them is in the checkouts of today, whose tensors are ten to a thousand times as large.
+
 Checkout and answers stay where they are; nothing of them is copied into OUT but what the judge says of it. Each level's problems are a
 sample drawn once (of those that are answered, if anything is), so that what a run of few minutes leaves is no choice of the easy ones; a
 larger --sample adds to it. The minutes are shared by what is left to do, every result is on disk before the next begins, and the same
@@ -19,6 +22,8 @@ import sys
 import time
 from pathlib import Path
 from typing import Any
+
+from published import command_line
 
 RIVALS = ("eager", "compile", "graph", "compile-reduce", "cudnn-benchmark")
 """Without max-autotune, which takes a minute or more a problem; --rival adds it."""
@@ -56,10 +61,13 @@ def _options(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--dtype", default="fp32")
     parser.add_argument("--target", default="auto")
     parser.add_argument("--rival", action="append", default=[])
+    parser.add_argument("--mode", action="append", default=[], help="timing modes; Python answers are compared in host-offline alone")
+    parser.add_argument("--patience", type=float, default=180.0, help="seconds without a sign of life: the problem is given up")
     parser.add_argument("--rounds", type=int, default=11)
     parser.add_argument("--seconds", type=float, default=2.0)
     parser.add_argument("--lint-only", action="store_true")
-    parser.add_argument("--no-operators", action="store_true", help="do not run answers once more to see what they execute: nvcc runs once")
+    parser.add_argument("--no-lint", action="store_true", help="take the faults that the folder knows; look for no others")
+    parser.add_argument("--no-operators", action="store_true", help="do not have nvcc compile answers once more to see what they execute")
     return parser.parse_args(arguments)
 
 
@@ -83,10 +91,11 @@ def _level(level: str, options: argparse.Namespace, minutes: float) -> dict[str,
     command = [sys.executable, "-m", "kernelwright", "bench", f"kernelbench:{level}", "--path", str(options.path), "--json"]
     command += ["--only", ",".join(map(str, numbers)), "--dtype", options.dtype, "--target", options.target]
     command += ["--minutes", f"{minutes:.2f}", "--rounds", str(options.rounds), "--seconds", str(options.seconds)]
-    command += ["--out", str(options.out / f"level{level}")]
-    for word, values in (("--rival", rivals), ("--answers", options.answers), ("--entrant", options.entrant)):
+    command += ["--out", str(options.out / f"level{level}"), "--patience", str(options.patience)]
+    for word, values in (("--mode", options.mode), ("--rival", rivals), ("--answers", options.answers), ("--entrant", options.entrant)):
         command += [x for value in values for x in (word, value)]
-    command += [word for word, given in (("--lint-only", options.lint_only), ("--no-operators", options.no_operators)) if given]
+    flags = (("--lint-only", options.lint_only), ("--no-lint", options.no_lint), ("--no-operators", options.no_operators))
+    command += [word for word, given in flags if given]
     # the verb ends by itself when its minutes are over and its last problem is done; an hour more is for one that does not
     try:
         done = subprocess.run(command, stdout=subprocess.PIPE, text=True, timeout=60 * minutes + 3600)
@@ -113,7 +122,8 @@ def figures(board: dict[str, Any]) -> dict[str, Any]:
         "skipped": board["skipped"],
         "entrants": entrants,
         "claims": board["claims"],
-        "differences": board["differences"],
+        # a compiler quotes the lines that it refuses
+        "differences": [d | {"reasons": [r.partition("\n")[0][:200] for r in d["reasons"]]} for d in board["differences"]],
         "answers": [
             {
                 "task": p["task"],
@@ -134,14 +144,17 @@ def figures(board: dict[str, Any]) -> dict[str, Any]:
 
 
 def _write(options: argparse.Namespace, boards: dict[str, Any]) -> None:
-    device = next((b["device"] for b in boards.values() if b.get("device")), "")
-    summary = {
-        "command": " ".join(["python", "benchmarks/kernelbench.py", *sys.argv[1:]]),
-        "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-        "device": device,
-        "figures": {f"level {level}": figures(board) for level, board in boards.items()},
-    }
     file = options.out / "summary.json"
+    earlier = json.loads(file.read_text()) if file.exists() else {}
+    found = [b for b in boards.values() if b.get("device")]
+    summary = {
+        "command": command_line("kernelbench.py"),
+        "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        "device": found[0]["device"] if found else earlier.get("device", ""),
+        "environment": found[0]["environment"] if found else earlier.get("environment", {}),
+        # those of levels that this call was not asked for stay
+        "figures": earlier.get("figures", {}) | {f"level {level}": figures(board) for level, board in boards.items()},
+    }
     partial = file.with_suffix(".partial")
     partial.write_text(json.dumps(summary, indent=1) + "\n")
     partial.replace(file)

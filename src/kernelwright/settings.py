@@ -99,7 +99,10 @@ def replace_environment(environment: Mapping[str, str]) -> None:
     os.environ.update(environment)
 
 
-_FOR_ANSWERS = ("PATH", "LANG", "LD_LIBRARY_PATH", "CUDA_HOME", "CUDA_PATH", "CUDA_VISIBLE_DEVICES", "PYTHONPATH", "VIRTUAL_ENV")
+_FOR_ANSWERS = (
+    *("PATH", "LANG", "LD_LIBRARY_PATH", "CUDA_HOME", "CUDA_PATH", "CUDA_VISIBLE_DEVICES", "PYTHONPATH", "VIRTUAL_ENV"),
+    *("CPLUS_INCLUDE_PATH", "LIBRARY_PATH"),  # where a toolkit's headers and libraries are that came as wheels
+)
 
 
 def answer_environment(folder: str) -> dict[str, str]:

@@ -199,6 +199,32 @@ def test_after_the_first_run_it_is_sealed(judged, device, action, outcome):
     assert fault.value.outcome is outcome, fault.value.evidence
 
 
+STARTS = "import subprocess\nLEFT = subprocess.Popen(['/bin/sleep', '600'], process_group=0)\n" + ANSWER
+
+
+def test_compilers_in_groups_of_their_own_start_while_it_loads_and_end_with_it(judged, tmp_path):
+    """ninja gives each a process group: without setpgid no answer of load_inline compiled."""
+    before = sleeping()
+    one = judged(STARTS)
+    one.fill()
+    one.contender.run(0)
+    assert one.right(0) and sleeping() == before
+    with pytest.raises(CandidateFault):
+        Judged(tmp_path / "scaled_tanh.py", STARTS + "raise ValueError\n")
+    assert sleeping() == before
+
+
+def sleeping() -> int:
+    found = 0
+    for entry in os.scandir("/proc"):
+        try:
+            with open(f"/proc/{entry.name}/cmdline") as words, open(f"/proc/{entry.name}/stat") as stat:
+                found += words.read() == "/bin/sleep\0600\0" and stat.read().rpartition(")")[2].split()[0] != "Z"
+        except OSError:
+            continue
+    return found
+
+
 def test_stale_results_are_seen_as_poison(judged):
     one = judged(
         LATER.replace("ACTION", "return self.kept").replace("return torch", "self.kept = torch").rstrip() + "\n        return self.kept\n"

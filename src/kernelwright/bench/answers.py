@@ -293,7 +293,10 @@ def _cuda_l1(name: str, lines: Sequence[dict[str, Any]], tasks: Sequence[Task]) 
     if others:
         notes.append(f"{others} lines are for other problems")
     if changed:
-        notes.append(f"{changed} tasks were published for another version of their problem; KernelBench has changed sizes and inputs since")
+        notes.append(
+            f"{changed} tasks were published for another version of their problem: KernelBench has changed sizes and inputs since; "
+            "CUDA-L1's are those of its commit c6c4ab6"
+        )
     return Entrant(name, {key: _in_order(s) for key, s in found.items()}, "CUDA-L1", tuple(notes), claims)
 
 

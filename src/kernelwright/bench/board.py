@@ -10,6 +10,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from kernelwright.bench.answers import Entrant
 from kernelwright.bench.claims import ClaimSummary, Difference, differences, summaries
 from kernelwright.bench.opinion import Opinion
@@ -169,6 +171,7 @@ class Board:
                 "degenerate": {f.task.key: [fault_data(x) for x in f.faults] for f in self.degenerate},
                 "skipped": [{"tasks": keys, "reason": kind, "why": why} for keys, kind, why in self.skipped],
                 "device": self.environments[0].device if self.environments else "",
+                "environment": msgspec.to_builtins(self.environments[0]) if self.environments else {},
                 "entrants": [self._entrant_data(s) for s in self.standings],
                 "claims": [dataclasses.asdict(c) for c in self.claims],
                 "differences": [

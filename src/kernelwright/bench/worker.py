@@ -6,6 +6,7 @@ starts another. Answers run where every candidate runs, in the judge's confined 
 
 from __future__ import annotations
 
+import re
 import sys
 import time
 import traceback
@@ -43,6 +44,8 @@ _WHY = {"dependency": ("ModuleNotFoundError", "ImportError"), "memory": ("alloca
 """Why a problem cannot be loaded, by what its error says."""
 COMPILING_SECONDS = 600.0
 """A Python answer on a GPU may compile for minutes while it is loaded (nvcc, Triton): its judge is not given up before."""
+_COMPILERS = re.compile(r"cpp_extension|load_inline|RawKernel|RawModule|_compile_kernel")
+"""What an answer says that has a compiler called for minutes (not Triton's or inductor's)."""
 MAX_FLOAT64 = 5
 """float64 tensors as large as inputs and outputs together that a whole reference with its error scale holds at one time."""
 
@@ -227,7 +230,8 @@ class Worker:
                 order, answer, status="skipped", skipped="rival", kind=candidate.kind, evidence="this rival cannot run the problem here"
             )
         self.archive.append(trial)
-        work, why = self._work(w, problem, candidate) if trial.verdict.ok and order.operators else ("", "")
+        watched = order.operators or not _COMPILERS.search(candidate.source)
+        work, why = self._work(w, problem, candidate) if trial.verdict.ok and watched else ("", "")
         return self._of(order, answer, problem, trial, work, why)
 
     def _no_nvcc(self) -> str:

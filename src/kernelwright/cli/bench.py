@@ -54,7 +54,7 @@ def register(app: typer.Typer) -> None:
         lint_only: Annotated[
             bool, typer.Option(help="Judge nothing: only look for faults, which later runs in the same folder know.")
         ] = False,
-        operators: Annotated[bool, typer.Option(help="With answers: watch which operators of PyTorch a right one executes.")] = True,
+        operators: Annotated[bool, typer.Option(help="With answers: have nvcc compile once more to see what one executes.")] = True,
         claimed_baseline: Annotated[
             Path | None, typer.Option(help="KernelBench's file of baseline times that a run folder's claims are about.")
         ] = None,

@@ -91,7 +91,7 @@ class AnswerProcess(Contender):
         pipe = Connection(ours.detach())
         setup = Setup(source, w.to_json(), device, len(self._sets), self._private.name, area, size, threads)
         pipe.send_bytes(pickle.dumps(setup))
-        return ContenderProcess(pid, pipe, stderr, stops=True, threads=threads)
+        return ContenderProcess(pid, pipe, stderr, stops=True, threads=threads, starts=True)
 
     def _given(self, pipe: int, stderr: int) -> list[int]:
         return [stderr, pipe, *([self._area] if isinstance(self._area, int) else [])]
@@ -225,6 +225,7 @@ def _cpu_area(size: int) -> tuple[int, torch.Tensor]:
 def _cuda_area(size: int):
     from kernelwright.targets.cuda_ipc import Allocation
 
+    torch.cuda.empty_cache()  # what references took and gave back: the area is no memory of PyTorch's, nor is what the candidate takes
     try:
         area = Allocation(size)
     except RuntimeError as error:

@@ -29,10 +29,10 @@ _LONGEST = 1 << 20
 
 class ContenderProcess:
     """`pid` leads a process group and is a child of this process; `stderr` is a file that it writes its last words to. With `stops` it is
-    stopped except while `ask` waits. `threads` is how many it may use."""
+    stopped except while `ask` waits. `threads` is how many it may use. With `starts` it may start others, in a session that it leads."""
 
-    def __init__(self, pid: int, pipe: Connection, stderr: int, *, stops: bool, threads: int = 1):
-        self.pid, self._pipe, self._stderr, self._stops, self._threads = pid, pipe, stderr, stops, threads
+    def __init__(self, pid: int, pipe: Connection, stderr: int, *, stops: bool, threads: int = 1, starts: bool = False):
+        self.pid, self._pipe, self._stderr, self._stops, self._threads, self._starts = pid, pipe, stderr, stops, threads, starts
         self._stopped = False
         self._cpu_clock = (~pid << 3) | 2
         """Linux's clock id of another process's CPU time: not moved by other load, as the wall clock is."""
@@ -138,7 +138,8 @@ class ContenderProcess:
         )
 
     def kill_others(self) -> None:
-        """Ends every other process of the session that this one leads: compilers, and whatever else it has started."""
+        """Ends every other process of the session that this one leads: compilers, which ninja gives groups of their own, and whatever else
+        it has started."""
         for entry in os.scandir("/proc"):
             if not entry.name.isdigit() or int(entry.name) == self.pid:
                 continue
@@ -151,6 +152,8 @@ class ContenderProcess:
     def kill(self) -> None:
         if self.pid:
             kill_group(self.pid)
+            if self._starts:
+                self.kill_others()
             _killed.append(self.pid)  # its memory takes the system 15 ms to free: nobody need wait for that
             self.pid = 0
 

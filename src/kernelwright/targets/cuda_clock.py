@@ -33,6 +33,8 @@ FIRST_SPIN = 100_000
 LONGEST_SPIN = 20_000_000
 LONGEST_ENQUEUING = 0.02
 """Seconds: no spin is longer, at 1 GHz and more."""
+LONG = 0.25
+"""Seconds on the host, of one execution behind the first, which may compile."""
 ATTEMPTS = 9
 """Each doubles the spin: the last is 256 times the first."""
 SERVER_PAUSE = 0.010
@@ -172,11 +174,15 @@ class Clock:
         return replay
 
     def warm_up(self, enqueue: Callable[[int], object], count: int) -> None:
-        """Runs each set once on the stream of captures, so that libraries allocate their workspaces for it."""
+        """Runs each set once on the stream of captures, so that libraries allocate their workspaces for it; but not all of what waits for
+        the GPU itself and takes long (a search, seconds): its samples are one launch each."""
         self._side.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(self._side):
             for i in range(count):
+                begun = time.perf_counter()
                 enqueue(i)
+                if i and time.perf_counter() - begun > LONG:
+                    break
         self._side.synchronize()
 
     def capturable(self, enqueue: Callable[[int], object]) -> bool:
