@@ -40,17 +40,18 @@ WORKLOADS = {
 }
 BATCH = 4
 """Kernels of a Job, as a search measures several of one Workload together."""
+COMPILERS = 4
+"""At a time: few enough that what one takes is what it takes alone."""
 
 
 def audit(target_name: str, out: Path, seconds: float, honest: int) -> dict[str, Any]:
-    from kernelwright.evaluate.corpus import HONEST, audit_of, summary, suspects
-    from kernelwright.evaluate.evaluator import Evaluator
+    from kernelwright.evaluate.corpus import HONEST, audit_of, auditor, summary, suspects
     from kernelwright.targets import usable
 
     target, until = usable(target_name), time.monotonic() + seconds
     cheats, kernels = suspects(ROOT / "tests" / "cheats", target, honest)
     found = []
-    with Evaluator(target) as evaluator, (out / f"audit-{target_name}.jsonl").open("w") as raw:
+    with auditor(target) as evaluator, (out / f"audit-{target_name}.jsonl").open("w") as raw:
         for finding in audit_of(evaluator, (*cheats, *kernels)):
             found.append(finding)
             line = json.dumps(dataclasses.asdict(finding) | {"right": finding.right})
@@ -109,16 +110,17 @@ def unprotected(kind: str) -> Iterator[None]:
 
 def cost(target_name: str, seconds: float) -> dict[str, Any]:
     from kernelwright.evaluate import timing
-    from kernelwright.evaluate.build import build
+    from kernelwright.evaluate.build import Builder
     from kernelwright.evaluate.jobs import ALL_RUNGS, SCREEN_RUNGS, Entry, Job
     from kernelwright.evaluate.judge import Judge
     from kernelwright.families import families_for
     from kernelwright.loop import headline_mode
     from kernelwright.problems import resolve
+    from kernelwright.records import Verdict
     from kernelwright.targets import usable
 
     target = usable(target_name)
-    device, facts = target.open(), target.facts()
+    builder, device, facts = Builder(target, jobs=COMPILERS), target.open(), target.facts()
     judge, mode, rounds = Judge(device, facts.sms, lambda _: None), headline_mode(target.name), 5
     timing.PATIENCE = 1  # as many rounds with as without, disturbed ones or not
     every: list[dict[str, Any]] = []
@@ -127,7 +129,7 @@ def cost(target_name: str, seconds: float) -> dict[str, Any]:
         w = resolve(text)
         rendered = [family.render(seed, w, facts) for family in families_for(w, facts)[0] for seed in family.seeds(w, facts)]
         some = list({c.id: c for c in rendered}.values())[:BATCH]
-        entries = tuple(Entry(candidate=c, build=build(target, c)) for c in some)
+        entries = tuple(Entry(candidate=c, build=b) for c, b in builder.builds(some) if not isinstance(b, Verdict))
         limits = {"min_rounds": rounds, "max_rounds": rounds, "seconds": 60.0, "tolerance": 0.0}
         jobs = {
             "screen": Job(workload=w, entries=entries, rivals=("eager",), rungs=SCREEN_RUNGS, modes=(mode,), **limits),
@@ -153,6 +155,7 @@ def cost(target_name: str, seconds: float) -> dict[str, Any]:
                 {"workload": w.name, "job": job, "seconds": safe, "unprotected": bare, "compiling": compiled, "turns": len(took[job, True])}
             )
             print(f"{w.name} {job}: {1e3 * safe:.1f} ms, unprotected {1e3 * bare:.1f} ms", file=sys.stderr)
+    builder.__exit__()
     shares = {}
     for job in ("screen", "confirm"):
         safe, bare, compiled = (sum(one[key] for one in every if one["job"] == job) for key in ("seconds", "unprotected", "compiling"))
@@ -180,6 +183,8 @@ def publish(out: Path, target: str, part: dict[str, Any]) -> None:
 
 
 def _said(words: list[str]) -> str:
+    """The command, without where it wrote to."""
+    words = [w for i, w in enumerate(words) if w != "--out" and words[i - 1] != "--out"]
     return " ".join(["python", "benchmarks/trust.py", *words[1:]])
 
 
