@@ -2,7 +2,8 @@
 
     python benchmarks/trust.py --target cpu --out results/trust [--seconds 300] [--only cost]
 
-The audit is what `kernelwright audit` runs, its findings are added to `audit-TARGET.jsonl` one by one. The cost is what the same Jobs take
+The audit is what `kernelwright audit` runs, its findings are added to `audit-TARGET.jsonl` one by one, and `--resume` goes on behind them.
+The cost is what the same Jobs take
 in one judge with and without what protects the figures, in turns: inputs drawn for every round and altered for every sample, poison, guard
 bands, checks of timed launches, launches that are looked at alone, and on a CPU the confinement and the stopping of a candidate's process.
 Comparing with the references (the ladder) is in both: without it nothing is measured. `of_all` is the share of compiling, on one core, and
@@ -44,24 +45,44 @@ COMPILERS = 4
 """At a time: few enough that what one takes is what it takes alone."""
 
 
-def audit(target_name: str, out: Path, seconds: float, honest: int) -> dict[str, Any]:
+def earlier(file: Path) -> list[Any]:
+    """The findings of a run that the time cut short; its last line may be a part of one."""
+    from kernelwright.evaluate.corpus import Finding
+
+    found = []
+    for line in file.read_text().splitlines() if file.exists() else ():
+        with contextlib.suppress(ValueError):
+            said = json.loads(line)
+            said.pop("right")
+            found.append(Finding(**said | {"expected": tuple(said["expected"])}))
+    file.write_text("".join(_line(one) for one in found))
+    return found
+
+
+def _line(finding: Any) -> str:
+    line = json.dumps(dataclasses.asdict(finding) | {"right": finding.right})
+    return line.replace(sys.base_prefix, "PYTHON") + "\n"  # where the interpreter lies says something of the machine alone
+
+
+def audit(target_name: str, out: Path, seconds: float, honest: int, resume: bool) -> dict[str, Any]:
     from kernelwright.evaluate.corpus import HONEST, audit_of, auditor, summary, suspects
     from kernelwright.targets import usable
 
     target, until = usable(target_name), time.monotonic() + seconds
     cheats, kernels = suspects(ROOT / "tests" / "cheats", target, honest)
-    found = []
-    with auditor(target) as evaluator, (out / f"audit-{target_name}.jsonl").open("w") as raw:
-        for finding in audit_of(evaluator, (*cheats, *kernels)):
+    file = out / f"audit-{target_name}.jsonl"
+    found = earlier(file) if resume else []
+    with auditor(target) as evaluator, file.open("a" if resume else "w") as raw:
+        for finding in audit_of(evaluator, (*cheats, *kernels)[len(found) :]):
             found.append(finding)
-            line = json.dumps(dataclasses.asdict(finding) | {"right": finding.right})
-            raw.write(line.replace(sys.base_prefix, "PYTHON") + "\n")  # where the interpreter lies says something of the machine alone
+            raw.write(_line(finding))
             raw.flush()
             if not finding.right:
                 print(f"{finding.what}: {finding.name}: {finding.outcome}: {finding.evidence}", file=sys.stderr)
             if time.monotonic() > until:
                 break
         environment = json.loads(evaluator.environment.to_json())
+        environment["host"] = environment["host"].rpartition(", ")[0]  # without its name
     said = summary(found)
     return {
         "cheats_caught": said["caught"],
@@ -161,6 +182,7 @@ def cost(target_name: str, seconds: float) -> dict[str, Any]:
         safe, bare, compiled = (sum(one[key] for one in every if one["job"] == job) for key in ("seconds", "unprotected", "compiling"))
         shares[job] = {"of_the_judge": round((safe - bare) / safe, 4), "of_all": round((safe - bare) / (safe + compiled), 4)}
     environment = json.loads(device.environment().to_json())
+    environment["host"] = environment["host"].rpartition(", ")[0]
     return {"cost_share": shares, "kernels_a_job": BATCH, "rounds": rounds, "cost": every, "cost_environment": environment}
 
 
@@ -195,11 +217,12 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=1500.0, help="limit of the audit")
     parser.add_argument("--cost-seconds", type=float, default=120.0, help="time of measuring the cost")
     parser.add_argument("--honest", type=int, default=100)
+    parser.add_argument("--resume", action="store_true", help="go on behind the findings that the audit of an earlier run left in --out")
     parser.add_argument("--only", choices=("audit", "cost"))
     asked = parser.parse_args()
     asked.out.mkdir(parents=True, exist_ok=True)
     if asked.only != "cost":
-        publish(asked.out, asked.target, audit(asked.target, asked.out, asked.seconds, asked.honest))
+        publish(asked.out, asked.target, audit(asked.target, asked.out, asked.seconds, asked.honest, asked.resume))
     if asked.only != "audit":
         publish(asked.out, asked.target, cost(asked.target, asked.cost_seconds))
 
