@@ -66,6 +66,7 @@ def _line(finding: Any) -> str:
 
 def audit(target_name: str, out: Path, seconds: float, honest: int, resume: bool) -> dict[str, Any]:
     from kernelwright.evaluate.corpus import HONEST, audit_of, auditor, summary, suspects
+    from kernelwright.evaluate.evaluator import JudgeError
     from kernelwright.targets import usable
 
     target, until = usable(target_name), time.monotonic() + seconds
@@ -73,16 +74,19 @@ def audit(target_name: str, out: Path, seconds: float, honest: int, resume: bool
     file = out / f"audit-{target_name}.jsonl"
     found = earlier(file) if resume else []
     with auditor(target) as evaluator, file.open("a" if resume else "w") as raw:
-        for finding in audit_of(evaluator, (*cheats, *kernels)[len(found) :]):
-            found.append(finding)
-            raw.write(_line(finding))
-            raw.flush()
-            if not finding.right:
-                print(f"{finding.what}: {finding.name}: {finding.outcome}: {finding.evidence}", file=sys.stderr)
-            if time.monotonic() > until:
-                break
         environment = json.loads(evaluator.environment.to_json())
         environment["host"] = environment["host"].rpartition(", ")[0]  # without its name
+        try:
+            for finding in audit_of(evaluator, (*cheats, *kernels)[len(found) :]):
+                found.append(finding)
+                raw.write(_line(finding))
+                raw.flush()
+                if not finding.right:
+                    print(f"{finding.what}: {finding.name}: {finding.outcome}: {finding.evidence}", file=sys.stderr)
+                if time.monotonic() > until:
+                    break
+        except JudgeError as error:  # again and again: what there is is published
+            print(error, file=sys.stderr)
     said = summary(found)
     return {
         "cheats_caught": said["caught"],
