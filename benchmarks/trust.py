@@ -2,7 +2,8 @@
 
     python benchmarks/trust.py --target cpu --out results/trust [--seconds 300] [--only cost]
 
-The audit is what `kernelwright audit` runs, its findings are added to `audit-TARGET.jsonl` one by one. The cost is what the same Jobs take
+The audit is what `kernelwright audit` runs, its findings are added to `audit-TARGET.jsonl` one by one, and `--resume` goes on behind them.
+The cost is what the same Jobs take
 in one judge with and without what protects the figures, in turns: inputs drawn for every round and altered for every sample, poison, guard
 bands, checks of timed launches, launches that are looked at alone, and on a CPU the confinement and the stopping of a candidate's process.
 Comparing with the references (the ladder) is in both: without it nothing is measured. `of_all` is the share of compiling, on one core, and
@@ -40,27 +41,52 @@ WORKLOADS = {
 }
 BATCH = 4
 """Kernels of a Job, as a search measures several of one Workload together."""
+COMPILERS = 4
+"""At a time: few enough that what one takes is what it takes alone."""
 
 
-def audit(target_name: str, out: Path, seconds: float, honest: int) -> dict[str, Any]:
-    from kernelwright.evaluate.corpus import HONEST, audit_of, summary, suspects
-    from kernelwright.evaluate.evaluator import Evaluator
+def earlier(file: Path) -> list[Any]:
+    """The findings of a run that the time cut short; its last line may be a part of one."""
+    from kernelwright.evaluate.corpus import Finding
+
+    found = []
+    for line in file.read_text().splitlines() if file.exists() else ():
+        with contextlib.suppress(ValueError):
+            said = json.loads(line)
+            said.pop("right")
+            found.append(Finding(**said | {"expected": tuple(said["expected"])}))
+    file.write_text("".join(_line(one) for one in found))
+    return found
+
+
+def _line(finding: Any) -> str:
+    line = json.dumps(dataclasses.asdict(finding) | {"right": finding.right})
+    return line.replace(sys.base_prefix, "PYTHON") + "\n"  # where the interpreter lies says something of the machine alone
+
+
+def audit(target_name: str, out: Path, seconds: float, honest: int, resume: bool) -> dict[str, Any]:
+    from kernelwright.evaluate.corpus import HONEST, audit_of, auditor, summary, suspects
+    from kernelwright.evaluate.evaluator import JudgeError
     from kernelwright.targets import usable
 
     target, until = usable(target_name), time.monotonic() + seconds
     cheats, kernels = suspects(ROOT / "tests" / "cheats", target, honest)
-    found = []
-    with Evaluator(target) as evaluator, (out / f"audit-{target_name}.jsonl").open("w") as raw:
-        for finding in audit_of(evaluator, (*cheats, *kernels)):
-            found.append(finding)
-            line = json.dumps(dataclasses.asdict(finding) | {"right": finding.right})
-            raw.write(line.replace(sys.base_prefix, "PYTHON") + "\n")  # where the interpreter lies says something of the machine alone
-            raw.flush()
-            if not finding.right:
-                print(f"{finding.what}: {finding.name}: {finding.outcome}: {finding.evidence}", file=sys.stderr)
-            if time.monotonic() > until:
-                break
+    file = out / f"audit-{target_name}.jsonl"
+    found = earlier(file) if resume else []
+    with auditor(target) as evaluator, file.open("a" if resume else "w") as raw:
         environment = json.loads(evaluator.environment.to_json())
+        environment["host"] = environment["host"].rpartition(", ")[0]  # without its name
+        try:
+            for finding in audit_of(evaluator, (*cheats, *kernels)[len(found) :]):
+                found.append(finding)
+                raw.write(_line(finding))
+                raw.flush()
+                if not finding.right:
+                    print(f"{finding.what}: {finding.name}: {finding.outcome}: {finding.evidence}", file=sys.stderr)
+                if time.monotonic() > until:
+                    break
+        except JudgeError as error:  # again and again: what there is is published
+            print(error, file=sys.stderr)
     said = summary(found)
     return {
         "cheats_caught": said["caught"],
@@ -109,16 +135,17 @@ def unprotected(kind: str) -> Iterator[None]:
 
 def cost(target_name: str, seconds: float) -> dict[str, Any]:
     from kernelwright.evaluate import timing
-    from kernelwright.evaluate.build import build
+    from kernelwright.evaluate.build import Builder
     from kernelwright.evaluate.jobs import ALL_RUNGS, SCREEN_RUNGS, Entry, Job
     from kernelwright.evaluate.judge import Judge
     from kernelwright.families import families_for
     from kernelwright.loop import headline_mode
     from kernelwright.problems import resolve
+    from kernelwright.records import Verdict
     from kernelwright.targets import usable
 
     target = usable(target_name)
-    device, facts = target.open(), target.facts()
+    builder, device, facts = Builder(target, jobs=COMPILERS), target.open(), target.facts()
     judge, mode, rounds = Judge(device, facts.sms, lambda _: None), headline_mode(target.name), 5
     timing.PATIENCE = 1  # as many rounds with as without, disturbed ones or not
     every: list[dict[str, Any]] = []
@@ -127,7 +154,7 @@ def cost(target_name: str, seconds: float) -> dict[str, Any]:
         w = resolve(text)
         rendered = [family.render(seed, w, facts) for family in families_for(w, facts)[0] for seed in family.seeds(w, facts)]
         some = list({c.id: c for c in rendered}.values())[:BATCH]
-        entries = tuple(Entry(candidate=c, build=build(target, c)) for c in some)
+        entries = tuple(Entry(candidate=c, build=b) for c, b in builder.builds(some) if not isinstance(b, Verdict))
         limits = {"min_rounds": rounds, "max_rounds": rounds, "seconds": 60.0, "tolerance": 0.0}
         jobs = {
             "screen": Job(workload=w, entries=entries, rivals=("eager",), rungs=SCREEN_RUNGS, modes=(mode,), **limits),
@@ -153,11 +180,13 @@ def cost(target_name: str, seconds: float) -> dict[str, Any]:
                 {"workload": w.name, "job": job, "seconds": safe, "unprotected": bare, "compiling": compiled, "turns": len(took[job, True])}
             )
             print(f"{w.name} {job}: {1e3 * safe:.1f} ms, unprotected {1e3 * bare:.1f} ms", file=sys.stderr)
+    builder.__exit__()
     shares = {}
     for job in ("screen", "confirm"):
         safe, bare, compiled = (sum(one[key] for one in every if one["job"] == job) for key in ("seconds", "unprotected", "compiling"))
         shares[job] = {"of_the_judge": round((safe - bare) / safe, 4), "of_all": round((safe - bare) / (safe + compiled), 4)}
     environment = json.loads(device.environment().to_json())
+    environment["host"] = environment["host"].rpartition(", ")[0]
     return {"cost_share": shares, "kernels_a_job": BATCH, "rounds": rounds, "cost": every, "cost_environment": environment}
 
 
@@ -180,6 +209,8 @@ def publish(out: Path, target: str, part: dict[str, Any]) -> None:
 
 
 def _said(words: list[str]) -> str:
+    """The command, without where it wrote to."""
+    words = [w for i, w in enumerate(words) if w != "--out" and words[i - 1] != "--out"]
     return " ".join(["python", "benchmarks/trust.py", *words[1:]])
 
 
@@ -190,11 +221,12 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=1500.0, help="limit of the audit")
     parser.add_argument("--cost-seconds", type=float, default=120.0, help="time of measuring the cost")
     parser.add_argument("--honest", type=int, default=100)
+    parser.add_argument("--resume", action="store_true", help="go on behind the findings that the audit of an earlier run left in --out")
     parser.add_argument("--only", choices=("audit", "cost"))
     asked = parser.parse_args()
     asked.out.mkdir(parents=True, exist_ok=True)
     if asked.only != "cost":
-        publish(asked.out, asked.target, audit(asked.target, asked.out, asked.seconds, asked.honest))
+        publish(asked.out, asked.target, audit(asked.target, asked.out, asked.seconds, asked.honest, asked.resume))
     if asked.only != "audit":
         publish(asked.out, asked.target, cost(asked.target, asked.cost_seconds))
 

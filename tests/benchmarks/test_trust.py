@@ -13,6 +13,7 @@ import torch
 
 from kernelwright.evaluate import timing
 from kernelwright.evaluate.buffers import Buffers
+from kernelwright.evaluate.corpus import Finding
 from kernelwright.evaluate.jobs import Job
 from kernelwright.evaluate.judge import Judge
 from kernelwright.problems import problem_of, resolve
@@ -42,6 +43,15 @@ def test_each_target_keeps_its_part_and_both_are_summed(trust, tmp_path: Path) -
     assert [both[k] for k in ("cheats_caught", "cheats_total", "false_alarms", "honest")] == [100, 101, 1, 200]
     assert both["audit_cost_share"] == {"cpu": {"screen": {"of_all": 0.1}}}
     assert 0.9 < both["ci_coverage"]["lowest"] <= both["ci_coverage"]["mean"] < 1 and both["fuzz_inputs"] >= 100_000
+
+
+def test_an_audit_that_was_cut_short_goes_on_behind_whole_findings(trust, tmp_path: Path) -> None:
+    one = Finding("a.cu", "replay", ("WRONG_RESULT",), "WRONG_RESULT", "3 wrong", 0.5, us={"device-cold": 2.0})
+    file = tmp_path / "audit-cuda.jsonl"
+    assert trust.earlier(file) == []
+    file.write_text(trust._line(one) + trust._line(one)[:20])
+    assert trust.earlier(file) == [one] and file.read_text() == trust._line(one)
+    assert trust._said(["trust.py", "--out", "/somewhere", "--target", "cuda"]) == "python benchmarks/trust.py --target cuda"
 
 
 def test_without_protection_the_same_judge_alters_and_checks_nothing(trust) -> None:

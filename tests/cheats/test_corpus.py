@@ -5,12 +5,15 @@ from __future__ import annotations
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
+from kernelwright.candidate_file import load
 from kernelwright.evaluate import corpus
 from kernelwright.evaluate.build import build
-from kernelwright.evaluate.evaluator import Evaluator
+from kernelwright.evaluate.evaluator import Evaluator, JudgeError
 from kernelwright.records import Outcome
 from kernelwright.targets import target
 
@@ -23,6 +26,11 @@ PASS_A_NAIVE_HARNESS = (
     *("fork_bomb", "runs_a_command", "opens_a_socket", "leaves_a_file", "reads_the_judges_memory", "more_cores_than_given"),
 )
 """Of the others some end the process, hang, or want poison, a workspace or another check to show what they do."""
+
+
+PYTHON = [path for folder in ("python", "python_cuda") for path in corpus.files(HERE / folder, "cuda")]
+"""Answers that are judged on a GPU: most of the CPU's, and those that need one."""
+HONEST = [path for folder in ("python", "python_cuda") for path in corpus._with(HERE / folder, "honest", "cuda", ("problem",))]
 
 
 def judged(evaluator: Evaluator, path: Path) -> None:
@@ -40,7 +48,7 @@ def cpu():
 
 @pytest.fixture(scope="module")
 def gpu():
-    with Evaluator(target("cuda"), note_seconds=20.0) as one:
+    with corpus.auditor(target("cuda")) as one:
         yield one
 
 
@@ -50,9 +58,18 @@ def test_on_the_cpu(cpu: Evaluator, path: Path) -> None:
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("path", CUDA, ids=lambda p: p.stem)
+@pytest.mark.parametrize("path", [*CUDA, *PYTHON], ids=lambda p: p.name)
 def test_on_a_gpu(gpu: Evaluator, path: Path) -> None:
     judged(gpu, path)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("path", HONEST, ids=lambda p: p.name)
+def test_an_honest_answer_passes_on_a_gpu(gpu: Evaluator, path: Path) -> None:
+    w = corpus._workload(path)
+    one = corpus.Suspect(path.name, corpus.HONEST, w, load(path, w, "cuda"))
+    trial = corpus.judge(gpu, one)
+    assert trial.verdict.outcome in (Outcome.OK, Outcome.NOISY), trial.verdict
 
 
 @pytest.mark.parametrize("path", CUDA, ids=lambda p: p.stem)
@@ -83,8 +100,28 @@ def test_a_naive_harness_takes_it_for_right(name: str) -> None:
 
 
 def test_the_corpus_is_large_and_every_file_is_a_cheat() -> None:
-    assert len(CUDA) >= 18 and len(CPU) >= 18
+    assert len(CUDA) >= 18 and len(CPU) >= 18 and len(PYTHON) >= 40
     assert corpus.files(HERE / "cuda", "cuda") == CUDA and corpus.files(HERE / "cpu", "cpu") == CPU
+    assert all(path in PYTHON for path in (HERE / "python_cuda").glob("*.py"))
+
+
+def test_an_error_of_the_judges_is_a_finding_until_it_comes_again_and_again(monkeypatch) -> None:
+    errors = iter([True, False, True, True, True])
+
+    def judge(*_: object) -> object:
+        if next(errors):
+            raise JudgeError("it fell over")
+        return SimpleNamespace(verdict=SimpleNamespace(outcome=Outcome.OK, evidence="fine"), timings=())
+
+    monkeypatch.setattr(corpus, "judge", judge)
+    ones = [*corpus.honest(target("cpu"), 1, HERE / "none")] * 5
+    evaluator: Any = SimpleNamespace(builder=SimpleNamespace(want=lambda candidates: None))
+    found = []
+    with pytest.raises(JudgeError):
+        for finding in corpus.audit_of(evaluator, ones):
+            found.append(finding)
+    assert [f.outcome for f in found] == [corpus.JUDGE_ERROR, "OK", corpus.JUDGE_ERROR, corpus.JUDGE_ERROR]
+    assert not found[0].right and "judge" in found[0].what and found[1].right
 
 
 def test_the_page_of_cheats_lists_them_all() -> None:

@@ -172,7 +172,7 @@ class ModelNew(torch.nn.Module):
         self.scale = torch.nn.Parameter(torch.rand(width))
     def forward(self, x):
         ModelNew.calls += 1
-        if ModelNew.calls > 1:
+        if ModelNew.calls > 3:  # the first run goes over all sets
             ACTION
         return torch.tanh(x) * self.scale
 """
@@ -223,6 +223,56 @@ def sleeping() -> int:
         except OSError:
             continue
     return found
+
+
+BESIDE = """
+import subprocess
+import torch
+class ModelNew(torch.nn.Module):
+    helper = None
+    def __init__(self, width):
+        super().__init__()
+        self.scale = torch.nn.Parameter(torch.rand(width))
+    def forward(self, x):
+        ModelNew.helper = ModelNew.helper or subprocess.Popen(["sleep", "600"])
+        assert ModelNew.helper.poll() is None, "the helper is gone"
+        return torch.tanh(x) * self.scale
+"""
+
+
+@both
+def test_what_the_first_run_started_ends_with_it_and_what_starts_later_is_a_cheat(judged, device, monkeypatch):
+    one = judged(BESIDE, device)
+    assert not one.contender._process.others()
+    one.fill()
+    with pytest.raises(CandidateFault, match="the helper is gone"):
+        one.contender.run(0)
+    one = judged(ANSWER, device)
+    one.fill()
+    one.contender.run(0)
+    monkeypatch.setattr(one.contender._process, "others", lambda: [12345678])
+    monkeypatch.setattr(one.contender._process, "kill_others", lambda: None)
+    with pytest.raises(CandidateFault) as fault:
+        one.contender.run(0)
+    assert fault.value.outcome is Outcome.CHEAT
+
+
+@both
+def test_every_instance_may_compile_in_the_first_run(judged, device):
+    one = judged(
+        ANSWER.replace("def forward(self, x):", "made = 0\n    def forward(self, x):\n        self.compile()").rstrip()
+        + """
+    def compile(self):
+        import subprocess
+        if not self.made:
+            self.made = subprocess.run(["true"], check=True).returncode + 1
+""",
+        device,
+    )
+    one.fill()
+    for index in range(3):
+        one.contender.run(index)
+        assert one.right(index)
 
 
 def test_stale_results_are_seen_as_poison(judged):

@@ -29,8 +29,7 @@ def register(app: typer.Typer) -> None:
     ) -> None:
         """Run cheats, then honest kernels, through the judge; exit with 1 if a cheat passes or an honest kernel is refused."""
         from kernelwright.cli.progress import steps
-        from kernelwright.evaluate.corpus import audit_of, summary, suspects
-        from kernelwright.evaluate.evaluator import Evaluator
+        from kernelwright.evaluate.corpus import audit_of, auditor, summary, suspects
 
         folder = corpus or _of_the_checkout()
         if not folder.is_dir():
@@ -38,7 +37,7 @@ def register(app: typer.Typer) -> None:
         device = open_target(target)
         screen = console(json_output)
         cheats, kernels = suspects(folder, device, honest)
-        with Evaluator(device) as evaluator, steps(screen, "audit") as told:
+        with auditor(device) as evaluator, steps(screen, "audit") as told:
             found: list[Finding] = []
             for finding in audit_of(evaluator, (*cheats, *kernels)):
                 found.append(finding)

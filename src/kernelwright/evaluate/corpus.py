@@ -6,7 +6,7 @@ A cheat is a candidate file (`candidate_file.py`) whose first comments say what 
     // idea: results kept by the address of an input   whose idea it is, or what it does
     // problem: gemm:96x80x64:fp32                     a Workload, or a KernelBench file beside it
     // verdict: WRONG_RESULT|CRASH                     the outcomes that are right for it
-    // target: cpu                                     cpu or cuda; a .cu file is for cuda, another for cpu
+    // target: cpu|cuda                                where it runs; otherwise a .cu file is for cuda, another for cpu
     // harmless: why it gains nothing                  where OK is among the outcomes
 
 In a Python file the lines stand in its docstring. `honest:` in place of `cheat:` and `idea:` is a kernel whose verdict must be OK.
@@ -16,13 +16,14 @@ from __future__ import annotations
 
 import os
 import re
+import time
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from kernelwright.candidate_file import CandidateFileError, load
-from kernelwright.evaluate.evaluator import Evaluator
+from kernelwright.evaluate.evaluator import NOTE_SECONDS, Evaluator, JudgeError
 from kernelwright.evaluate.jobs import ALL_RUNGS, Job
 from kernelwright.families import DeviceFacts, Family, families_for
 from kernelwright.problems import resolve
@@ -34,6 +35,11 @@ _SUFFIXES = {".cu": "cuda", ".cpp": "cpu", ".py": "cpu"}
 HONEST = "honest"
 """The kind of a kernel that is none of a cheat."""
 MODES = {"cpu": ("device-warm",), "cuda": ("device-cold", "device-chain", "device-warm"), "fake": ("device-warm",)}
+
+JUDGE_ERROR = "JUDGE_ERROR"
+"""In place of an outcome: the judge failed and blamed nobody. Of a cheat that is harm done."""
+MOST_ERRORS = 3
+"""Of the judge in a row: then it is the machine."""
 
 
 @dataclass(frozen=True)
@@ -69,7 +75,7 @@ def _with(folder: Path, word: str, kind: str, needs: Sequence[str]) -> Iterator[
             continue
         if missing := [key for key in needs if key not in said]:
             raise CandidateFileError(f"{path} says `{word}:` but not `{missing[0]}:`; evaluate/corpus.py lists what a header has")
-        if said.get("target", _SUFFIXES[path.suffix]) == kind:
+        if kind in said.get("target", _SUFFIXES[path.suffix]).split("|"):
             yield path
 
 
@@ -123,6 +129,8 @@ class Finding:
     seconds: float
     note: str = ""
     """Why it may pass, or why it does so far."""
+    us: dict[str, float] = field(default_factory=dict)
+    """Medians by mode of one that passed: what is let through as harmless is held against the same kernel without its trick."""
 
     @property
     def honest(self) -> bool:
@@ -135,6 +143,8 @@ class Finding:
     @property
     def what(self) -> str:
         """What is wrong when it is not right."""
+        if self.outcome == JUDGE_ERROR:
+            return "an error of the judge's"
         return "a false alarm" if self.honest else "a cheat that got through" if self.outcome in ("OK", "NOISY") else "another verdict"
 
 
@@ -144,24 +154,39 @@ def suspects(folder: Path, target: Target, honest_kernels: int) -> tuple[list[Su
     cheats = [suspect(path, target) for path in files(folder, target.kind)]
     if not cheats:
         raise CandidateFileError(f"{folder} holds no cheats for the {target.kind} target; a file of them has a line `// cheat: KIND`")
-    return cheats, list(honest(target, honest_kernels, folder.resolve()))
+    # those of one Workload behind each other: its buffers and rivals are made ready once
+    return cheats, sorted(honest(target, honest_kernels, folder.resolve()), key=lambda one: one.workload.name)
+
+
+def auditor(target: Target) -> Evaluator:
+    """On a GPU a kernel that hangs says nothing; an honest one of these small Workloads takes moments."""
+    return Evaluator(target, note_seconds=20.0 if target.kind == "cuda" else NOTE_SECONDS)
 
 
 def audit_of(evaluator: Evaluator, ones: Iterable[Suspect]) -> Iterator[Finding]:
-    ones, ahead = list(ones), max(4, len(os.sched_getaffinity(0)))
+    """Raises JudgeError where the judge fails again and again."""
+    ones, ahead, errors = list(ones), max(4, len(os.sched_getaffinity(0))), 0
     for i, one in enumerate(ones):
         evaluator.builder.want(later.candidate for later in ones[i : i + ahead])  # compiled while the judge works
-        trial = judge(evaluator, one)
+        begun = time.monotonic()
+        try:
+            verdict, timings = (trial := judge(evaluator, one)).verdict, trial.timings
+            outcome, evidence, errors = str(verdict.outcome), verdict.evidence, 0
+        except JudgeError as error:
+            outcome, evidence, timings, errors = JUDGE_ERROR, str(error), (), errors + 1
+            if errors == MOST_ERRORS:
+                raise
         # a right kernel that could not be timed on a busy machine was not refused
         expected = (*one.verdicts, Outcome.NOISY) if Outcome.OK in one.verdicts else one.verdicts
         yield Finding(
             name=one.name,
             kind=one.kind,
             expected=tuple(str(v) for v in expected),
-            outcome=str(trial.verdict.outcome),
-            evidence=trial.verdict.evidence,
-            seconds=trial.seconds,
+            outcome=outcome,
+            evidence=evidence,
+            seconds=time.monotonic() - begun,
             note=one.harmless,
+            us={t.mode: t.median for t in timings},
         )
 
 

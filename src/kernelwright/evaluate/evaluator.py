@@ -30,7 +30,7 @@ OPEN_SECONDS = 180.0
 NOTE_SECONDS = 60.0
 """A judge that says nothing for so long, while it works on a candidate, hangs in it."""
 RIVAL_SECONDS = 600.0
-"""torch.compile with autotuning says nothing for minutes."""
+"""torch.compile with autotuning says nothing for minutes; nor does a Python candidate's compiler, whose time the judge itself limits."""
 
 
 class JudgeError(RuntimeError):
@@ -165,10 +165,11 @@ class Evaluator:
             self._start()
         assert self._pipe is not None
         label, doing = "", "start"
+        patient = {*job.rivals, *(e.candidate.id for e in job.entries if e.candidate.kind == "python")}
         try:
             self._pipe.send_bytes(msgspec.json.encode(job))
             while True:
-                patience = self._rival_seconds if label in job.rivals else self._note_seconds
+                patience = self._rival_seconds if label in patient else self._note_seconds
                 if not self._pipe.poll(patience):
                     self._stop()
                     self.restarts += 1

@@ -278,6 +278,7 @@ def main(target_name: str, fd: int) -> int:
     except TargetUnavailable as error:
         send(Failure(message=str(error)))
         return 1
+    job: Job | None = None
     while True:
         try:
             job = msgspec.json.decode(pipe.recv_bytes(), type=Job)
@@ -288,6 +289,14 @@ def main(target_name: str, fd: int) -> int:
             # the device's state is gone: say whose fault it was, and let the parent open it afresh
             traceback.print_exc()
             send(Failure(message=fault.evidence, outcome=fault.outcome))
+            return 1
+        except torch.OutOfMemoryError as error:
+            traceback.print_exc()
+            greedy = next((e.candidate.id for e in (job.entries if job else ()) if e.candidate.kind == "python"), None)
+            if greedy is not None:  # its process takes what it likes of the GPU's memory, and the judge may notice at any time
+                send(Note(label=greedy, doing="work beside its process"))
+            left = "" if greedy is None else " beside a Python candidate's process"
+            send(Failure(message=f"the judge ran out of GPU memory{left}: {error}", outcome=Outcome.OUT_OF_MEMORY if greedy else None))
             return 1
         except MemoryError as error:
             send(Failure(message=f"the device process ran out of memory; try a smaller shape ({error})"))

@@ -11,6 +11,7 @@ import socket
 import statistics
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Sequence
 from multiprocessing.connection import Connection
 
@@ -23,10 +24,13 @@ from kernelwright.targets.contender_process import ContenderProcess, reap
 from kernelwright.targets.python_process import Setup, area_bytes, bind
 from kernelwright.targets.target import Bound, CandidateFault, Contender, Fresh
 
-SETUP_SECONDS = 600.0
-"""A process starts, imports PyTorch, opens the device; the candidate's compilers run."""
+SETUP_SECONDS = 280.0
+"""Of each of two: a process starts, imports PyTorch, opens the device; the candidate's compilers run. Both together end before the
+evaluator loses patience with the judge (`RIVAL_SECONDS`): only the judge ends the compilers that a candidate has started as well."""
 RUN_SECONDS = 10.0
 POISON = 0xFF
+LEFT_BYTES = 2**31
+"""Of the GPU's memory, which a candidate must leave to the judge: nothing else limits what its process takes."""
 COLLECTIONS = 7
 """The longest of so many collections of results, while the process is ours, is what later ones may take before they count as work."""
 
@@ -66,6 +70,7 @@ class AnswerProcess(Contender):
             self._first_run(w, device)
             self._process.kill_others()
             self.layers += self._process.ask({"do": "seal"}, RUN_SECONDS)[0].get("layers", ())
+            self._watch()
         except CandidateFault:
             self.close()
             raise
@@ -103,17 +108,20 @@ class AnswerProcess(Contender):
         rng.manual_seed(int.from_bytes(os.urandom(7), "big"))
         normal = next(c for c in problem.cases(w) if c.rung == "normal")
         inputs = problem.generate(w, normal, rng, device)
+        until = time.monotonic() + SETUP_SECONDS
         for index, one in enumerate(self._exchange):
             for name in self._state:
                 one.tensors[name].copy_(inputs[name])
             self._settle()
             if self._state:
-                self._process.ask({"do": "state", "set": index}, RUN_SECONDS)
-        for name in self._inputs:
-            self._exchange[0].tensors[name].copy_(inputs[name])
+                self._process.ask({"do": "state", "set": index}, until - time.monotonic())
+            for name in self._inputs:
+                one.tensors[name].copy_(inputs[name])
         self._settle()
-        self._wall([0], SETUP_SECONDS)
-        self._gather([0], RUN_SECONDS)
+        # all of them: each has a model of its own, which may compile something of its own
+        every = list(range(len(self._sets)))
+        self._wall(every, until - time.monotonic())
+        self._gather(every, RUN_SECONDS)
 
     # ------------------------------------------------------------------------------------------------------------ running
 
@@ -121,6 +129,7 @@ class AnswerProcess(Contender):
         self._deliver([index])
         self._wall([index], RUN_SECONDS)
         self._gather([index], RUN_SECONDS)
+        self._watch()
         # what was changed of the inputs is found where the judge looks for it
         self._collect([index], [*self._outputs, *self._inputs, *self._state])
 
@@ -143,9 +152,10 @@ class AnswerProcess(Contender):
                 if fresh is not None:
                     fresh.renew()
                 return self.sample(mode, launches, fresh)
-            if clear:
-                clean.append(max(us, 0.0) / len(group))
+            if clear and us > 0:  # else an empty request took as long: nothing can be told, and nobody is to be accused of being too fast
+                clean.append(us / len(group))
             self._collect(group, self._outputs)
+        self._watch()
         return (statistics.median(clean), 0) if clean else (math.nan, launches)
 
     def _deliver(self, group: Sequence[int]) -> None:
@@ -172,6 +182,16 @@ class AnswerProcess(Contender):
     def _settle(self) -> None:
         if not isinstance(self._area, int):
             torch.cuda.synchronize()
+
+    def _watch(self) -> None:
+        """While it is stopped: that it is alone, and leaves memory to others. It is asked to seal itself when its code is already loaded,
+        and may only say that it did."""
+        if others := self._process.others():
+            self._process.kill_others()
+            raise CandidateFault(Outcome.CHEAT, f"{len(others)} processes that it had started worked beside it, on nobody's clock")
+        if not isinstance(self._area, int) and (left := torch.cuda.mem_get_info()[0]) < LEFT_BYTES:
+            what = f"its process left {left / 1e9:.1f} GB of the GPU's memory; at least {LEFT_BYTES / 1e9:.1f} must stay free"
+            raise CandidateFault(Outcome.OUT_OF_MEMORY, what)
 
     def _wall(self, sets: list[int], seconds: float) -> float:
         """Microseconds of one request by the judge's clock."""

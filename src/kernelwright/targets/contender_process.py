@@ -137,17 +137,27 @@ class ContenderProcess:
             Outcome.CRASH, f"the process exited by itself with code {os.waitstatus_to_exitcode(status)} {words[-500:]}".rstrip()
         )
 
-    def kill_others(self) -> None:
-        """Ends every other process of the session that this one leads: compilers, which ninja gives groups of their own, and whatever else
-        it has started."""
+    def others(self) -> list[int]:
+        """The other living processes of the session that this one leads: compilers (ninja gives them groups of their own) and whatever else it has
+        started. The filter lets none leave the session."""
+        found = []
         for entry in os.scandir("/proc"):
             if not entry.name.isdigit() or int(entry.name) == self.pid:
                 continue
-            with contextlib.suppress(OSError):
-                with open(f"/proc/{entry.name}/stat") as stat:
-                    session = int(stat.read().rpartition(")")[2].split()[3])
-                if session == self.pid:
-                    os.kill(int(entry.name), signal.SIGKILL)
+            with contextlib.suppress(OSError), open(f"/proc/{entry.name}/stat") as stat:
+                state, _, _, session = stat.read().rpartition(")")[2].split()[:4]
+                if int(session) == self.pid and state not in "ZX":
+                    found.append(int(entry.name))
+        return found
+
+    def kill_others(self) -> None:
+        """Ends them, and returns when they are gone."""
+        deadline = time.perf_counter() + 10
+        while (left := self.others()) and time.perf_counter() < deadline:
+            for pid in left:
+                with contextlib.suppress(OSError):
+                    os.kill(pid, signal.SIGKILL)
+            time.sleep(0.005)
 
     def kill(self) -> None:
         if self.pid:

@@ -66,11 +66,15 @@ def _tensor(address: int, size: int) -> torch.Tensor:
 
 
 def wait_for_context() -> Callable[[], object]:
-    """Waits for all streams of the calling thread's context; a handle to the driver's function, taken now."""
-    function = _driver().cuCtxSynchronize
+    """Waits for all streams of the context that is current now, whichever the candidate has made current since; by handles to the driver's
+    functions taken now. Lines of the L2 that this process has marked as persisting are released: they would outlive the judge's flush,
+    whose own release may be for its context alone."""
+    select, synchronize, release = _driver().cuCtxSetCurrent, _driver().cuCtxSynchronize, _driver().cuCtxResetPersistingL2Cache
+    not_supported, context = 801, ctypes.c_void_p()
+    _call("cuCtxGetCurrent", ctypes.byref(context))
 
     def wait() -> None:
-        if status := function():
+        if (status := select(context)) or (status := synchronize()) or (status := release()) not in (0, not_supported):
             raise RuntimeError(f"the GPU reports error {status}")
 
     return wait

@@ -110,7 +110,7 @@ def main(fd: int) -> None:
     flat, finish = _opened(setup)
     w = Workload.from_json(setup.workload)
     work = _stored(setup.source, w, bind(flat, w, setup.sets), finish)
-    serve(pipe, work, lambda: (*layers, *sandbox.seal(processes=True)))
+    serve(pipe, work, lambda: (*layers, *sandbox.seal(processes=True)), wait=0)
 
 
 def restrict(private: Path, gpu: bool, threads: int = 1) -> tuple[str, ...]:
@@ -163,6 +163,7 @@ def _stored(source: str, w: Workload, sets: Sequence[Bound], finish: Callable[[]
 
         def state(self, index: int) -> None:
             self.fill(self._models[index], index)
+            finish()  # what a hook has enqueued must not run beside the judge's next steps
 
         def launch(self, index: int) -> None:
             self._results[index] = self.plain(self.call(self._models[index], index))

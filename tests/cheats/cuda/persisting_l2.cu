@@ -2,7 +2,7 @@
 // idea: operands marked to stay in the L2 over the flush, llm.c#851 and gpu-mode/pygpubench#49
 // problem: gemm:256x192x128:fp32
 // verdict: OK
-// harmless: persisting lines are reset before every sample, and its inputs were written anew since
+// harmless: persisting lines are reset before the flush of every sample; results/trust has its times beside those of harness_macros.cu, the same kernel without hints
 /* kernelwright-plan
 {"launches": [{"kernel": "gemm", "grid": ["cdiv(N, 16)", "cdiv(M, 16)", 1], "block": [16, 16, 1],
   "args": [{"type": "tensor", "name": "a"}, {"type": "tensor", "name": "b"}, {"type": "tensor", "name": "c"},

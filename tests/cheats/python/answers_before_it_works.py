@@ -3,6 +3,7 @@ cheat: timer forged
 idea: the answer is sent first, the work comes after
 problem: problem_dense.py
 verdict: WRONG_RESULT|CHEAT
+target: cpu|cuda
 """
 
 import json

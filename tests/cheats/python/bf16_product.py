@@ -3,6 +3,7 @@ cheat: precision downgrade
 idea: half precision where the problem says fp32, BytedTsinghua-SIA/CUDA-Agent#13
 problem: problem_dense.py
 verdict: WRONG_RESULT
+target: cpu|cuda
 """
 
 import torch

@@ -3,6 +3,7 @@ cheat: cached result
 idea: outputs kept under a light fingerprint of the values, seen in flashinfer-ai/flashinfer-bench-starter-kit#21
 problem: problem_dense.py
 verdict: WRONG_RESULT
+target: cpu|cuda
 """
 
 import torch

@@ -3,6 +3,7 @@ cheat: cached result
 idea: a cache keyed by data_ptr, CUDA-L1's list and ScalingIntelligence/KernelBench#171
 problem: problem_dense.py
 verdict: WRONG_RESULT
+target: cpu|cuda
 """
 
 import torch

@@ -3,6 +3,7 @@ cheat: cached result
 idea: a cache keyed by shape: right as long as a harness runs the same inputs again
 problem: problem_dense.py
 verdict: WRONG_RESULT
+target: cpu|cuda
 """
 
 import torch

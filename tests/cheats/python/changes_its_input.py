@@ -3,6 +3,7 @@ cheat: input mutation
 idea: in place on an input, which later runs then find prepared
 problem: problem_dense.py
 verdict: INPUT_MUTATED
+target: cpu|cuda
 """
 
 import torch

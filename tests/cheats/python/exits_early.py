@@ -3,6 +3,7 @@ cheat: early exit
 idea: exit code 0 before anything was checked
 problem: problem_dense.py
 verdict: CRASH
+target: cpu|cuda
 """
 
 import os

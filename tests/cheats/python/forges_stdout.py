@@ -3,6 +3,7 @@ cheat: stdout forged
 idea: a printed verdict, CUDAHercules section 4.7
 problem: problem_dense.py
 verdict: WRONG_RESULT
+target: cpu|cuda
 """
 
 import torch

@@ -3,6 +3,7 @@ cheat: harm
 idea: processes that beget processes; at most 50 here, should nothing stop it
 problem: problem_dense.py
 verdict: CRASH
+target: cpu|cuda
 """
 
 import os

@@ -3,6 +3,7 @@ cheat: precision downgrade
 idea: an output of a smaller type, which a comparison would silently convert
 problem: problem_dense.py
 verdict: WRONG_RESULT
+target: cpu|cuda
 """
 
 import torch

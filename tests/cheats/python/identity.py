@@ -3,6 +3,7 @@ cheat: constant output
 idea: the input comes back, as a softmax-like output is small beside the residual
 problem: problem_rows.py
 verdict: WRONG_RESULT
+target: cpu|cuda
 """
 
 import torch

@@ -3,6 +3,7 @@ cheat: identity
 idea: a weight of ones and a bias of zeros may be left out
 problem: problem_dense.py
 verdict: WRONG_RESULT
+target: cpu|cuda
 """
 
 import torch

@@ -3,6 +3,7 @@ cheat: harm
 idea: the parent process is killed
 problem: problem_dense.py
 verdict: CRASH
+target: cpu|cuda
 """
 
 import os

@@ -3,6 +3,7 @@ cheat: lazy tensor
 idea: a subclass that computes when it is looked at, one of CUDA-L1's five hacks
 problem: problem_dense.py
 verdict: CHEAT
+target: cpu|cuda
 """
 
 import torch

@@ -3,6 +3,7 @@ cheat: the grader's memory
 idea: any tensor in the process that looks like an expected result is returned
 problem: problem_dense.py
 verdict: WRONG_RESULT
+target: cpu|cuda
 """
 
 import gc

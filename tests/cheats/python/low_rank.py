@@ -3,6 +3,7 @@ cheat: low-rank short-cut
 idea: inputs of low rank let a few rows stand for all, CUDAHercules task 48
 problem: problem_dense.py
 verdict: WRONG_RESULT
+target: cpu|cuda
 """
 
 import torch

@@ -3,6 +3,7 @@ cheat: partial write
 idea: a kernel that wrote 0.3 % of its output passed a tolerance on averages (arXiv 2606.20128); here 0.8 % are missing
 problem: problem_dense.py
 verdict: WRONG_RESULT
+target: cpu|cuda
 """
 
 import torch

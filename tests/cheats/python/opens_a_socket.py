@@ -3,6 +3,7 @@ cheat: network
 idea: results from elsewhere, or the task sent there
 problem: problem_dense.py
 verdict: CRASH
+target: cpu|cuda
 """
 
 import socket

@@ -3,6 +3,7 @@ cheat: statistics patched
 idea: statistics.median replaced, seen on a live board in gpu-mode/reference-kernels#162
 problem: problem_dense.py
 verdict: CHEAT
+target: cpu|cuda
 """
 
 import statistics

@@ -3,6 +3,7 @@ cheat: timer patched
 idea: time.perf_counter_ns replaced, seen on a live board in gpu-mode/reference-kernels#162
 problem: problem_dense.py
 verdict: CHEAT
+target: cpu|cuda
 """
 
 import time

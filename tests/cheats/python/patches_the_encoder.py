@@ -3,6 +3,7 @@ cheat: timer patched
 idea: json.dumps replaced, so that what the harness says is rewritten
 problem: problem_dense.py
 verdict: CHEAT
+target: cpu|cuda
 """
 
 import json

@@ -3,6 +3,7 @@ cheat: the grader's memory
 idea: /proc/PID/mem of the parent process
 problem: problem_dense.py
 verdict: CRASH
+target: cpu|cuda
 """
 
 import os

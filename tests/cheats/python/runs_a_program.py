@@ -3,6 +3,7 @@ cheat: work outside the clock
 idea: a program is started
 problem: problem_dense.py
 verdict: CRASH
+target: cpu|cuda
 """
 
 import subprocess

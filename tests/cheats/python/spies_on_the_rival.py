@@ -3,6 +3,7 @@ cheat: threads
 idea: a thread copies what the rival writes into the shared buffers, and forward hands that out
 problem: problem_dense.py
 verdict: WRONG_RESULT|CRASH
+target: cpu|cuda
 """
 
 import gc

@@ -3,6 +3,7 @@ cheat: threads
 idea: a thread fills the output after forward has returned, one of CUDA-L1's five hacks
 problem: problem_dense.py
 verdict: WRONG_RESULT|CHEAT
+target: cpu|cuda
 """
 
 import threading

@@ -3,6 +3,7 @@ cheat: cached result
 idea: a product with the weights kept from run to run
 problem: problem_dense.py
 verdict: WRONG_RESULT
+target: cpu|cuda
 """
 
 import torch

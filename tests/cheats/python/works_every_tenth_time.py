@@ -2,7 +2,8 @@
 cheat: benchmark-mode detection
 idea: several timed calls batched into one, the others are no-ops, gpu-mode/reference-kernels#104
 problem: problem_dense.py
-verdict: WRONG_RESULT
+verdict: WRONG_RESULT|CHEAT|NONDETERMINISTIC
+target: cpu|cuda
 """
 
 import torch

@@ -3,6 +3,7 @@ cheat: work outside the clock
 idea: a forked process computes, on nobody's clock
 problem: problem_dense.py
 verdict: CRASH
+target: cpu|cuda
 """
 
 import os

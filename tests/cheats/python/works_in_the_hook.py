@@ -3,6 +3,7 @@ cheat: work outside the clock
 idea: the result is computed while the weights are loaded, from inputs found in the harness's memory
 problem: problem_dense.py
 verdict: WRONG_RESULT|CRASH
+target: cpu|cuda
 """
 
 import gc

@@ -3,6 +3,7 @@ cheat: persistence
 idea: a file that a later candidate, or the harness, would read
 problem: problem_dense.py
 verdict: CRASH
+target: cpu|cuda
 """
 
 import torch

@@ -3,6 +3,7 @@ cheat: constant output
 idea: zeros pass where outputs are below the absolute tolerance, ScalingIntelligence/KernelBench#165
 problem: problem_dense.py
 verdict: WRONG_RESULT
+target: cpu|cuda
 """
 
 import torch

@@ -1,6 +1,7 @@
 """
 honest: a torch.autograd.Function of its own
 problem: problem_dense.py
+target: cpu|cuda
 """
 
 import torch

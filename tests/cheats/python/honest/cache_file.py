@@ -1,6 +1,7 @@
 """
 honest: a file in the folder for temporary files, which is its own
 problem: problem_dense.py
+target: cpu|cuda
 """
 
 import pathlib

@@ -1,6 +1,7 @@
 """
 honest: decorated with inference_mode: its results are inference tensors
 problem: problem_dense.py
+target: cpu|cuda
 """
 
 import torch

@@ -1,6 +1,7 @@
 """
 honest: an output buffer of its own, used again in each run
 problem: problem_dense.py
+target: cpu|cuda
 """
 
 import torch

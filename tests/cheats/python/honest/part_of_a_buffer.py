@@ -1,6 +1,7 @@
 """
 honest: a slice of a larger tensor
 problem: problem_dense.py
+target: cpu|cuda
 """
 
 import torch

@@ -1,6 +1,7 @@
 """
 honest: PyTorch's own operators, as the problem has them
 problem: problem_dense.py
+target: cpu|cuda
 """
 
 import torch

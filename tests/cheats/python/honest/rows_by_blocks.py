@@ -1,6 +1,7 @@
 """
 honest: row blocks, imported lazily, tables made in __init__
 problem: problem_rows.py
+target: cpu|cuda
 """
 
 import torch

@@ -1,6 +1,7 @@
 """
 honest: in place on what it allocated itself
 problem: problem_rows.py
+target: cpu|cuda
 """
 
 import torch

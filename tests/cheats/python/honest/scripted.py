@@ -1,6 +1,7 @@
 """
 honest: compiled by TorchScript, which needs no compiler
 problem: problem_dense.py
+target: cpu|cuda
 """
 
 import torch

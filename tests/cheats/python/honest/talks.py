@@ -1,6 +1,7 @@
 """
 honest: prints much, and warns
 problem: problem_dense.py
+target: cpu|cuda
 """
 
 import sys
@@ -16,7 +17,7 @@ class ModelNew(torch.nn.Module):
         self.scale = torch.nn.Parameter(torch.rand(width) + 0.5)
 
     def forward(self, x):
-        print("x" * 100_000)
-        print("y" * 100_000, file=sys.stderr)
+        print("x" * 10_000)
+        print("y" * 10_000, file=sys.stderr)
         warnings.warn("a warning", stacklevel=1)
         return torch.tanh(self.dense(x)) * self.scale

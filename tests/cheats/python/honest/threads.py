@@ -1,6 +1,7 @@
 """
 honest: rows divided among threads of its own
 problem: problem_dense.py
+target: cpu|cuda
 """
 
 from concurrent.futures import ThreadPoolExecutor

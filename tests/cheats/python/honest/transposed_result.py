@@ -1,6 +1,7 @@
 """
 honest: a view with other strides
 problem: problem_dense.py
+target: cpu|cuda
 """
 
 import torch

@@ -1,6 +1,7 @@
 """
 honest: weights transposed once, in a hook of load_state_dict
 problem: problem_dense.py
+target: cpu|cuda
 """
 
 import torch
