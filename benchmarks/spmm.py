@@ -63,6 +63,8 @@ Sample = Callable[..., float]
 ROUNDS = 9
 DRAWN, MORE = 200, 12
 SCREENS = 2
+HOPELESS = 2.0
+"""Times the model's least: what it says takes longer is not tried."""
 COPIES = 16
 """Of a weight, each used once a sample, behind an emptied L2: nothing of it is there, whatever order lines leave the L2 in."""
 
@@ -102,13 +104,16 @@ def measure(args: argparse.Namespace, raw: Path) -> None:
     missing = {(z, m, k): [n for n in args.rows if step_of(z, m, k, n) not in done] for z, m, k in weights}
     count = sum(map(len, missing.values()))
     try:
-        opened = Kernels(missing)
+        opened = Kernels()
     except TargetUnavailable as error:
         refuse(str(error))
     with opened as kernels:
-        for (zeros, m, k), rows in missing.items():
-            if rows and budget.left > 5:
+        todo = [one for one in missing.items() if one[1]]
+        for i, ((zeros, m, k), rows) in enumerate(todo):
+            if budget.left > 5:
                 budget.watch()
+                for one in todo[i + (i > 0) : i + 2]:  # the next are compiled while these are measured
+                    kernels.want(*one)
                 weight = Weight(kernels.device.torch_device, m, k, zeros, kernels.facts.l2_bytes)
                 for n in rows:
                     if budget.left <= 2:
@@ -145,24 +150,27 @@ def tried(family: Family, w: Workload, facts: DeviceFacts) -> list[Config]:
 class Kernels:
     """The device, and what the families would try first, compiled in the background."""
 
-    def __init__(self, missing: Mapping[tuple[int, int, int], Sequence[int]]):
+    def __init__(self):
         self.target = usable("cuda")
         self.facts, self.device = self.target.facts(), self.target.open()
         self.builder = Builder(self.target, max(1, len(os.sched_getaffinity(0)) - 2))  # cores for this process, which enqueues ahead
         self.of: dict[tuple[str, str], list[Candidate]] = {}
-        for weight, rows in missing.items():
-            for n in rows:
-                for side, families in FAMILIES.items():
-                    w = workload(weight, n, side)
-                    able = [family for family in families if family.refuses(w, self.facts) is None]
-                    by_family = [[f.render(c, w, self.facts) for c in tried(f, w, self.facts)] for f in able]
-                    # by turns: should the time not suffice for all, each family has had its best
-                    self.of[w.name, side] = [c for turn in itertools.zip_longest(*by_family) for c in turn if c is not None]
         self.built: dict[str, Any] = {}
+
+    def want(self, weight: tuple[int, int, int], rows: Sequence[int]) -> None:
+        for n in rows:
+            for side, families in FAMILIES.items():
+                w = workload(weight, n, side)
+                able = [family for family in families if family.refuses(w, self.facts) is None]
+                by_family = [[(f.estimate(c, w, self.facts) or 0.0, f, c) for c in tried(f, w, self.facts)] for f in able]
+                # by turns: should the time not suffice for all, each family has had its best
+                every = [one for turn in itertools.zip_longest(*by_family) for one in turn if one is not None]
+                most = HOPELESS * min((us for us, *_ in every), default=0.0)
+                self.of[w.name, side] = [f.render(c, w, self.facts) for us, f, c in every if us <= most]
+                self.builder.want(self.of[w.name, side])
 
     def __enter__(self) -> Kernels:
         self.builder.__enter__()
-        self.builder.want([c for found in self.of.values() for c in found])
         return self
 
     def __exit__(self, *error: Any) -> None:
