@@ -231,7 +231,7 @@ COMPILED = [
     ("spmm:32x4096x4096", Streams(), streams(16, 2, 8, tiles=4), H200),
     ("spmm:8x4096x4096", Streams(), streams(8, 3, 1), A100),
     ("spmm:16x4096x4096", Tiles(), tiles(4, 3, 4), H200),
-    ("spmm:32x4096x4096", Tiles(), tiles(7, 1, 2), H200),
+    ("spmm:32x4096x4096", Tiles(), tiles(6, 2, 2), H200),
     ("spmm:48x4096x4096", Tiles(), tiles(6, 1, 2), H200),
     ("spmm:64x4096x4096:bf16", Tiles(), tiles(5, 2, 2), H200),
     ("spmm:64x4096x4096:bf16:bias+silu-mul+residual", Tiles(), tiles(4, 2, 2), H200),

@@ -141,9 +141,12 @@ __device__ __forceinline__ void consume(unsigned shared, const Share& share, Str
         kw::barrier_wait(full + stage * 8, x_parity);
         const unsigned from = stream.ring + slot * stream.slot_bytes, x = shared + stage * stage_bytes;
         unsigned a[2][2][4];
+        auto next = reader.template head<0, 0>(from);
         auto half = [&]<int Chunk, int Half>() {
             constexpr int turn = Half;
-            reader.template fragments<Chunk, Half>(from, a[turn]);
+            const auto head = next;
+            if constexpr (Chunk + Half < 2) next = reader.template head<Chunk + Half, 1 - Half>(from);  // before wgmma orders loads
+            reader.template fragments<Chunk, Half>(from, head, a[turn]);
             kw::wgmma_fence();
 #pragma unroll
             for (int step = 0; step < 2; step++)
