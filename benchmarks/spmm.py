@@ -5,7 +5,8 @@
 
 A step is a weight (M x K, a percentage of zeros, the smallest of each row) with a number of rows of X, N. Kernels that the families would
 try first, and some of random configs, are run a few times while there is time; the fastest of spmm_quad and spmm_quad_sm90, the fastest of
-spmm_three_layer and all rivals then meet in rounds in random order, device time cold: CUDA graphs over copies that together exceed the L2.
+spmm_three_layer and all rivals then meet in rounds in random order, device time cold: CUDA graphs over 16 copies of the weight, each used
+once, behind an emptied L2.
 A kernel counts if its result, on 1,024 columns of Y, is as near to the float64 one as `kernelwright verify` asks for. cuSPARSELt multiplies
 with another weight (2:4), comes last and is shown, not compared.
 
@@ -22,7 +23,9 @@ from __future__ import annotations
 
 import argparse
 import csv
+import itertools
 import math
+import os
 import random
 import statistics
 import sys
@@ -60,7 +63,10 @@ Sample = Callable[..., float]
 ROUNDS = 9
 DRAWN, MORE = 200, 12
 SCREENS = 2
-MOST_COPIES = 12
+HOPELESS = 2.0
+"""Times the model's least: what it says takes longer is not tried."""
+COPIES = 16
+"""Of a weight, each used once a sample, behind an emptied L2: nothing of it is there, whatever order lines leave the L2 in."""
 
 
 def main() -> None:
@@ -98,13 +104,16 @@ def measure(args: argparse.Namespace, raw: Path) -> None:
     missing = {(z, m, k): [n for n in args.rows if step_of(z, m, k, n) not in done] for z, m, k in weights}
     count = sum(map(len, missing.values()))
     try:
-        opened = Kernels(missing)
+        opened = Kernels()
     except TargetUnavailable as error:
         refuse(str(error))
     with opened as kernels:
-        for (zeros, m, k), rows in missing.items():
-            if rows and budget.left > 5:
+        todo = [one for one in missing.items() if one[1]]
+        for i, ((zeros, m, k), rows) in enumerate(todo):
+            if budget.left > 5:
                 budget.watch()
+                for one in todo[i + (i > 0) : i + 2]:  # the next are compiled while these are measured
+                    kernels.want(*one)
                 weight = Weight(kernels.device.torch_device, m, k, zeros, kernels.facts.l2_bytes)
                 for n in rows:
                     if budget.left <= 2:
@@ -141,22 +150,27 @@ def tried(family: Family, w: Workload, facts: DeviceFacts) -> list[Config]:
 class Kernels:
     """The device, and what the families would try first, compiled in the background."""
 
-    def __init__(self, missing: Mapping[tuple[int, int, int], Sequence[int]]):
+    def __init__(self):
         self.target = usable("cuda")
         self.facts, self.device = self.target.facts(), self.target.open()
-        self.builder = Builder(self.target)
+        self.builder = Builder(self.target, max(1, len(os.sched_getaffinity(0)) - 2))  # cores for this process, which enqueues ahead
         self.of: dict[tuple[str, str], list[Candidate]] = {}
-        for weight, rows in missing.items():
-            for n in rows:
-                for side, families in FAMILIES.items():
-                    w = workload(weight, n, side)
-                    able = [family for family in families if family.refuses(w, self.facts) is None]
-                    self.of[w.name, side] = [f.render(c, w, self.facts) for f in able for c in tried(f, w, self.facts)]
         self.built: dict[str, Any] = {}
+
+    def want(self, weight: tuple[int, int, int], rows: Sequence[int]) -> None:
+        for n in rows:
+            for side, families in FAMILIES.items():
+                w = workload(weight, n, side)
+                able = [family for family in families if family.refuses(w, self.facts) is None]
+                by_family = [[(f.estimate(c, w, self.facts) or 0.0, f, c) for c in tried(f, w, self.facts)] for f in able]
+                # by turns: should the time not suffice for all, each family has had its best
+                every = [one for turn in itertools.zip_longest(*by_family) for one in turn if one is not None]
+                most = HOPELESS * min((us for us, *_ in every), default=0.0)
+                self.of[w.name, side] = [f.render(c, w, self.facts) for us, f, c in every if us <= most]
+                self.builder.want(self.of[w.name, side])
 
     def __enter__(self) -> Kernels:
         self.builder.__enter__()
-        self.builder.want([c for found in self.of.values() for c in found])
         return self
 
     def __exit__(self, *error: Any) -> None:
@@ -171,10 +185,12 @@ class Kernels:
 
 
 class Weight:
-    """Half of it zeros, the smallest of each row; dense and in both layouts, in as many copies as leave nothing in the L2."""
+    """Half of it zeros, the smallest of each row; dense and in both layouts, in copies that are each used once a sample."""
 
     def __init__(self, on: str, m: int, k: int, zeros: int, l2_bytes: int):
         self.key = (zeros, m, k)
+        self.enough = 1 + math.ceil(4 * l2_bytes / (m * k))
+        """Copies for who must prepare each before every sample."""
         dense = torch.randn(m, k, device=on, dtype=torch.float32).mul_(k**-0.5).half()
         for rows in dense.split(2048):
             size = rows.abs().float()
@@ -184,8 +200,6 @@ class Weight:
             THREE: three_layer.pack(dense),
         }
         self.bytes_per_weight = {side: parts["records"].numel() / (m * k) for side, (parts, _) in packed.items()}
-        least = min(parts["records"].numel() for parts, _ in packed.values())
-        copies = min(MOST_COPIES, 1 + math.ceil(2.2 * l2_bytes / least)) if least < 2.2 * l2_bytes else 1
         self.dense = dense
         self.copies = [
             {
@@ -197,11 +211,9 @@ class Weight:
                 }
                 for side, (parts, facts) in packed.items()
             }
-            for _ in range(copies)
+            for _ in range(COPIES)
             for own in [dense.clone()]
         ]
-        # all copies in turn, and again: a graph's start is not to be seen in its 16 launches
-        self.launches = copies * max(1, round(16 / copies))
 
     def bounds(self, n: int, sms: int) -> tuple[dict[str, list[Bound]], dict[str, Workload]]:
         """For each side the sets of buffers; X, W and Y of a set are the same for both."""
@@ -223,7 +235,7 @@ def step(kernels: Kernels, weight: Weight, n: int, seconds: float) -> dict[str, 
     device = kernels.device
     bounds, workloads = weight.bounds(n, kernels.facts.sms)
     faults: dict[str, str] = {}
-    sample = partial(sampled, weight.launches)
+    sample = partial(sampled, COPIES)
     drawn = [one.tensors["x"].clone() for one in bounds[OURS]]
     contenders = vendors(DENSE, device, workloads[OURS], bounds[OURS], sample, faults)
     for one, x in zip(bounds[OURS], drawn, strict=True):  # tuning cuBLASLt draws operands of its own
@@ -237,7 +249,8 @@ def step(kernels: Kernels, weight: Weight, n: int, seconds: float) -> dict[str, 
                 break
             try:
                 contender = device.load(candidate, build, workloads[side], bounds[side])
-                times.append((min(sample(contender) for _ in range(SCREENS)), len(times), candidate, contender))
+                us = [us for us in (sample(contender) for _ in range(SCREENS)) if not math.isnan(us)]
+                times.append((min(us, default=math.inf), len(times), candidate, contender))
             except DeviceLost:
                 raise
             except CandidateFault as fault:
@@ -268,8 +281,8 @@ def inexact(kernels: Kernels, weight: Weight, n: int) -> dict[str, Any]:
     """cuSPARSELt's times by themselves, or why there are none."""
     faults: dict[str, str] = {}
     bounds, workloads = weight.bounds(n, kernels.facts.sms)
-    sample = partial(sampled, weight.launches)
-    found = vendors((INEXACT,), kernels.device, workloads[OURS], bounds[OURS], sample, faults)
+    sample = partial(sampled, COPIES)
+    found = vendors((INEXACT,), kernels.device, workloads[OURS], bounds[OURS][: weight.enough], sample, faults)
     us = {name: [round(sample(contender), 3) for _ in range(5)] for name, contender in found.items()}
     for contender in found.values():
         contender.close()

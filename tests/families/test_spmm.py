@@ -81,6 +81,7 @@ CASES = [
 TILED = [
     Case("spmm:16x200x640", tiles(1, 2, 2), ("1x16x128", "9x130x1032"), Tiles()),
     Case("spmm:32x300x520:bf16:bias+residual", tiles(2, 1, 3), family=Tiles()),
+    Case("spmm:8x700x264", tiles(6, 2, 2), ("5x48x1160",), Tiles()),
     Case("spmm:64x128x1024:quad-70", tiles(2, 3, 2), ("50x400x384", "33x16x128"), Tiles()),
     Case("spmm:100x72x264:bias+silu-mul", tiles(1, 2, 2), family=Tiles()),
     Case("spmm:20x160x264:bias+swiglu+residual", tiles(1, 2, 2), ("9x32x1032",), Tiles()),
@@ -230,6 +231,9 @@ COMPILED = [
     ("spmm:32x4096x4096", Streams(), streams(16, 2, 8, tiles=4), H200),
     ("spmm:8x4096x4096", Streams(), streams(8, 3, 1), A100),
     ("spmm:16x4096x4096", Tiles(), tiles(4, 3, 4), H200),
+    ("spmm:32x4096x4096", Tiles(), tiles(6, 2, 2), H200),
+    ("spmm:48x4096x4096", Tiles(), tiles(6, 1, 2), H200),
+    ("spmm:64x4096x4096:bf16", Tiles(), tiles(5, 2, 2), H200),
     ("spmm:64x4096x4096:bf16:bias+silu-mul+residual", Tiles(), tiles(4, 2, 2), H200),
     ("spmm:128x4096x4096", Tiles(), tiles(3, 2, 2), H200),
     ("spmm:8x4096x4096:three-50", ThreeLayer(), layers(10, 2, 2), H200),

@@ -45,9 +45,10 @@ def fake(monkeypatch: pytest.MonkeyPatch) -> TwoKernels:
     return TwoKernels()
 
 
-def program(fake: FakeDriver, *, pdl: bool, able: bool = True) -> tuple[Program, Bound]:
+def program(fake: FakeDriver, *, pdl: bool, able: bool = True, launches: int = 1) -> tuple[Program, Bound]:
     one = Bound(tensors={"x": torch.zeros(5), "y": torch.ones(3)}, names={"n": 5})
-    plan = LaunchPlan(launches=(Launch(kernel="k", args=(TensorArg(name="x"), TensorArg(name="y")), block=(32, 1, 1), pdl=pdl),))
+    launch = Launch(kernel="k", args=(TensorArg(name="x"), TensorArg(name="y")), block=(32, 1, 1), pdl=pdl)
+    plan = LaunchPlan(launches=(launch,) * launches)
     contender = Program(
         StubClock(),  # pyright: ignore[reportArgumentType]
         plan,
@@ -98,6 +99,17 @@ def test_plain_runs_have_no_edge_and_a_chain_has_one(fake):
     contender.run()
     contender._enqueue_dependent(0)
     assert [launch["attributes"] for launch in fake.launched] == [{}, {PROGRAMMATIC_SERIALIZATION: (1, 0, 0)}]
+
+
+def test_the_edges_inside_a_plan_are_always_there(fake):
+    contender, _ = program(fake, pdl=True, launches=3)
+    contender.run()
+    edge = {PROGRAMMATIC_SERIALIZATION: (1, 0, 0)}
+    assert [launch["attributes"] for launch in fake.launched] == [{}, edge, edge]
+    fake.launched.clear()
+    program(fake, pdl=True, able=False, launches=2)[0].run()
+    program(fake, pdl=False, launches=2)[0].run()
+    assert all(launch["attributes"] == {} for launch in fake.launched)
 
 
 def test_the_launches_of_a_sample_are_found_out_once(fake, monkeypatch):

@@ -68,6 +68,10 @@ __device__ __forceinline__ float reciprocal_fast(float x) {
     return d;
 }
 
+/// a / b, rounded down, for a < 2^21 and b > 0, from reciprocal_fast(b): half is 2.5 times the product's error there. Three
+/// instructions, where a division of integers takes about twenty-five, one behind the other.
+__device__ __forceinline__ int quotient(int a, float reciprocal) { return int((float(a) + 0.5f) * reciprocal); }
+
 /// c + the sum of the products of a's and b's four unsigned bytes, in one instruction: a byte of `a`, taken out, multiplied and added.
 __device__ __forceinline__ unsigned dot_bytes(unsigned a, unsigned b, unsigned c) {
     unsigned d;

@@ -96,8 +96,9 @@ class Program(CudaContender):
 
     def _enqueue(self, index: int, *, dependent: bool = False) -> None:
         stream = torch.cuda.current_stream().cuda_stream
-        for launch in self._launches[index]:
-            launch.enqueue(stream, dependent=dependent)
+        for i, launch in enumerate(self._launches[index]):
+            # edges inside the plan are the candidate's own, wherever the device knows any
+            launch.enqueue(stream, dependent=dependent or (i > 0 and self._predecessor is not None))
 
     def _enqueue_dependent(self, index: int) -> None:
         self._enqueue(index, dependent=True)

@@ -51,21 +51,38 @@ struct Record {
         }
     }
 
+    /// What a lane reads of a chunk's header for k-steps 2 Half and 2 Half + 1.
+    struct Head {
+        uint4 words;
+        uint2 prefix;  // of 8 bits: x alone
+    };
+    template <int Chunk, int Half>
+    __device__ __forceinline__ Head head(unsigned record) const {
+        const unsigned at = record + Chunk * chunk_header;
+        Head found = {kw::load_shared_16(at + word * 32 + Half * 16), {}};
+        if constexpr (Wide)
+            found.prefix = kw::load_shared_8(at + 128 + word * 16 + Half * 8);
+        else
+            found.prefix.x = kw::load_shared_4(at + 128 + word * 8 + Half * 4);
+        return found;
+    }
+
     /// Fragments of k-steps 2 Half and 2 Half + 1 of chunk Chunk of the record at a shared address.
     template <int Chunk, int Half>
     __device__ __forceinline__ void fragments(unsigned record, unsigned (&a)[2][4]) const {
-        const unsigned head = record + Chunk * chunk_header;
-        const uint4 loaded = kw::load_shared_16(head + word * 32 + Half * 16);
-        const unsigned words[4] = {loaded.x, loaded.y, loaded.z, loaded.w};
+        fragments<Chunk, Half>(record, head<Chunk, Half>(record), a);
+    }
+    template <int Chunk, int Half>
+    __device__ __forceinline__ void fragments(unsigned record, const Head& head, unsigned (&a)[2][4]) const {
+        const unsigned words[4] = {head.words.x, head.words.y, head.words.z, head.words.w};
+        const uint2 prefix = head.prefix;
         unsigned from[4];
         if constexpr (Wide) {
-            const uint2 prefix = kw::load_shared_8(head + 128 + word * 16 + Half * 8);
             from[0] = record + (prefix.x & 0xffff), from[1] = record + (prefix.x >> 16);
             from[2] = record + (prefix.y & 0xffff), from[3] = record + (prefix.y >> 16);
         } else {
-            const unsigned prefix = kw::load_shared_4(head + 128 + word * 8 + Half * 4);
 #pragma unroll
-            for (int i = 0; i < 4; i++) from[i] = kw::dot_bytes(prefix, 2u << 8 * i, record + base);
+            for (int i = 0; i < 4; i++) from[i] = kw::dot_bytes(prefix.x, 2u << 8 * i, record + base);
         }
         unsigned bits[4];
 #pragma unroll

@@ -22,8 +22,8 @@ L2_BYTES = 64.0
 """Bytes a cycle that a multiprocessor gets of what all read, X."""
 OVERLAP = 0.3
 """Of the shorter of reading and decoding that is seen."""
-START, CLUSTER, KERNEL = 3.0, 1.0, 2.5
-"""Microseconds: until the first records are there; meeting in a cluster; another kernel behind."""
+START, CLUSTER, KERNEL = 3.0, 1.0, 1.5
+"""Microseconds: until the first records are there; meeting in a cluster; another kernel behind, launched dependently."""
 
 
 def streamed(records: float, record_bytes: float, instructions: float, warps: int, slots: int) -> float:

@@ -9,6 +9,7 @@
 #include "kernelwright/copy.cuh"
 #include "kernelwright/layout.cuh"
 #include "kernelwright/mma.cuh"
+#include "kernelwright/numeric.cuh"
 #include "kernelwright/pdl.cuh"
 #include "kernelwright/tma.cuh"
 
@@ -16,28 +17,29 @@ using Element = Config::Element;
 constexpr int unit = Config::swiglu ? 2 : 1;      // strips that a cluster must have together
 constexpr int most_slots = Config::bulk ? 8 : 4;  // of a ring; cp.async waits for a constant number of groups
 
-/// The first of `count` things that part `part` of `parts` has. The plan promises that the product fits 32 bits: a division of 64
-/// takes 400 clocks, and the first copy would wait for six of them.
-__device__ __forceinline__ int first_of(unsigned count, unsigned part, unsigned parts) { return count * part / parts; }
-/// The part that has this one.
-__device__ __forceinline__ int owner_of(unsigned which, unsigned count, unsigned parts) {
-    return ((which + 1) * parts - 1) / count;
+/// The first of `count` things that part `part` of Parts has. The plan promises that the product fits 32 bits.
+template <int Parts>
+__device__ __forceinline__ int first_of(unsigned count, unsigned part) {
+    return count * part / Parts;
 }
 
 /// Where the parts of a block's shared memory begin, and how much of the matrix is its own.
 struct Layout {
     int strip0, strips, record0, records, per_strip;
-    unsigned barriers, sums, slab, ring;  // rings: of each warp `ring_bytes`, and then Config::scratch_bytes of its own
+    unsigned barriers, owners, sums, slab, ring;  // rings: of each warp `ring_bytes`, then Config::scratch_bytes of its own
 
     __device__ __forceinline__ Layout(unsigned shared, int N, int M, int K, int cluster, int clusters, int part) {
-        const int all = kw::ceil_div(M, record_rows * unit), most_strips = kw::ceil_div(all, clusters) * unit;
+        const int all = kw::ceil_div(M, record_rows * unit);
+        const int each = kw::quotient(all, kw::reciprocal_fast(clusters)), more = all - each * clusters;  // `more` have one more
+        const int most_strips = (each + (more > 0)) * unit;
         per_strip = kw::ceil_div(K, record_columns);
-        strip0 = first_of(all, cluster, clusters) * unit, strips = first_of(all, cluster + 1, clusters) * unit - strip0;
-        record0 = first_of(per_strip, part, Config::cluster);
-        records = first_of(per_strip, part + 1, Config::cluster) - record0;
+        strip0 = (cluster * each + min(cluster, more)) * unit, strips = (each + (cluster < more)) * unit;
+        record0 = first_of<Config::cluster>(per_strip, part);
+        records = first_of<Config::cluster>(per_strip, part + 1) - record0;
         barriers = shared;
-        sums = barriers + Config::warps * most_slots * 8;
-        slab = sums + kw::ceil_div((Config::warps + most_strips) * N * 64, 128) * 128;
+        owners = barriers + Config::warps * most_slots * 8;  // of each strip, 8 bytes: the first warp that has a part, and the last
+        sums = owners + most_strips * 8;
+        slab = shared + kw::ceil_div(sums + (Config::warps + most_strips) * N * 64 - shared, 128) * 128;
         ring = slab + kw::ceil_div(per_strip, Config::cluster) * record_columns * 2 * N;
     }
 };
@@ -68,8 +70,7 @@ __device__ __forceinline__ void load_x(const Element* x, int ld_x, int N, int K,
 /// A warp's ring: which records it reads, and how they come.
 struct Stream {
     struct Place {
-        int first;  // in units of 16 bytes
-        unsigned bytes;
+        int first, end;  // in units of 16 bytes; as they are loaded, for to subtract them would be to wait for them
     };
     const unsigned char* records;
     const int* offsets;
@@ -79,14 +80,13 @@ struct Stream {
     unsigned ring, barriers;
     Place here, next;      // a lane has one record of the current 32, and one of the 32 after
 
+    __device__ __forceinline__ int strip_of(int item) const { return kw::quotient(item, kw::reciprocal_fast(at.records)); }
     __device__ __forceinline__ Place place(int k) const {
-        Place p = {0, 0};
-        if (k < count) {
-            const int item = begin + k, strip = item / at.records;
-            const int* offset = offsets + (long long)(at.strip0 + strip) * at.per_strip + at.record0 + item - strip * at.records;
-            p.first = kw::load_global_4_or_zero(offset, true);
-            p.bytes = (kw::load_global_4_or_zero(offset + 1, true) - p.first) << 4;
-        }
+        const int item = begin + k, strip = strip_of(item);
+        const int* offset = offsets + (long long)(at.strip0 + strip) * at.per_strip + at.record0 + item - strip * at.records;
+        Place p;
+        p.first = kw::load_global_4_or_zero(offset, k < count);
+        p.end = kw::load_global_4_or_zero(offset + 1, k < count);
         return p;
     }
 
@@ -96,12 +96,13 @@ struct Stream {
         const unsigned to = ring + slot * slot_bytes;
         if constexpr (Config::bulk) {
             if (lane == k % 32 && k < count) {
-                kw::barrier_expect(barriers + slot * 8, here.bytes);
-                kw::bulk_load(to, records + ((long long)here.first << 4), here.bytes, barriers + slot * 8, kw::Evict::first);
+                const unsigned bytes = (here.end - here.first) << 4;
+                kw::barrier_expect(barriers + slot * 8, bytes);
+                kw::bulk_load(to, records + ((long long)here.first << 4), bytes, barriers + slot * 8, kw::Evict::first);
             }
         } else {
             const int first = __shfl_sync(~0u, here.first, k % 32);
-            const unsigned bytes = __shfl_sync(~0u, here.bytes, k % 32);
+            const unsigned bytes = __shfl_sync(~0u, here.end - here.first, k % 32) << 4;
             const unsigned char* from = records + ((long long)first << 4);
             for (unsigned i = lane * 16; i < bytes; i += 512) kw::cp_async<16>(to + i, from + i);
             kw::cp_async_commit();
@@ -126,10 +127,17 @@ struct Stream {
     }
 };
 
-/// A warp's sums of its part of a strip go to the part's place: warp + strip grows from part to part, no two share one.
+/// Says that a warp has the first record of a strip.
+__device__ __forceinline__ void open_strip(const Layout& at, int warp, int strip) {
+    if (threadIdx.x % 32 == 0) kw::store_shared_4(at.owners + strip * 8, warp);
+}
+
+/// A warp's sums of its part of a strip go to the part's place: warp + strip grows from part to part, no two share one. `ends`:
+/// the part has the strip's last record.
 template <int Tiles>
-__device__ __forceinline__ void store_part(float (&sums)[Tiles][4], const Layout& at, int warp, int strip, int N) {
+__device__ __forceinline__ void store_part(float (&sums)[Tiles][4], const Layout& at, int warp, int strip, bool ends, int N) {
     const int lane = threadIdx.x % 32;
+    if (ends && lane == 0) kw::store_shared_4(at.owners + strip * 8 + 4, warp);
     const unsigned to = at.sums + (warp + strip) * N * 64;
 #pragma unroll
     for (int i = 0; i < Tiles; i++)
@@ -166,19 +174,18 @@ __device__ __forceinline__ void run_streams(const Element* x, const unsigned cha
     }
     kw::launch_dependents();
 
-    const int items = at.strips * at.records, busy = max(1, min(Config::warps, items));
+    const int items = at.strips * at.records;
     Stream stream = {records, offsets, at};
-    stream.begin = warp < busy ? first_of(items, warp, busy) : 0;
-    stream.count = warp < busy ? first_of(items, warp + 1, busy) - stream.begin : 0;
+    stream.begin = items < Config::warps ? min(warp, items) : first_of<Config::warps>(items, warp);
+    stream.count = (items < Config::warps ? min(warp + 1, items) : first_of<Config::warps>(items, warp + 1)) - stream.begin;
     stream.barriers = barriers;
-    stream.here = stream.place(lane);
+    stream.here = stream.place(lane), stream.next = stream.place(32 + lane);
     const int fact = kw::load_global_4_or_zero(facts, true);
     stream.slot_bytes = kw::ceil_div(kw::load_global_4_or_zero(facts + 1, true), 128) * 128;
     // at least 1: the plan has room for a record without zeros
-    stream.slots = min(most_slots, Config::ring_bytes / stream.slot_bytes);
+    stream.slots = min(most_slots, kw::quotient(Config::ring_bytes, kw::reciprocal_fast(stream.slot_bytes)));
     stream.ring = at.ring + warp * (Config::ring_bytes + Config::scratch_bytes);
     for (int k = 0; k < stream.slots; k++) stream.start(k, k);
-    stream.next = stream.place(32 + lane);
     kw::grid_dependency_wait();  // so far only the weight, which no kernel writes, was read
     load_x(x, ld_x, N, K, at);
     kw::cp_async_wait<0>();
@@ -194,21 +201,19 @@ __device__ __forceinline__ void run_streams(const Element* x, const unsigned cha
         const int strip = i / each;
         float value = 0.f;
         if (items) {
-            const int first = owner_of(strip * at.records, items, busy);
-            const int last = owner_of((strip + 1) * at.records - 1, items, busy);
-            for (int w = first; w <= last; w++)
-                value += __uint_as_float(kw::load_shared_4(at.sums + ((w + strip) * each + i % each) * 4));
+            const uint2 of = kw::load_shared_8(at.owners + strip * 8);
+            for (int w = of.x; w <= int(of.y); w++)
+                value += __uint_as_float(kw::load_shared_4(at.sums + ((w + strip) * each + i - strip * each) * 4));
         }
         return value;
     };
     // element i of the block's part of Y, from where its sums are
     const auto out = [&](int i, const auto& sum) {
-        const int strip = i / each, row = (at.strip0 + strip * unit) * 16 + i % 16;
+        const int strip = i / each, row = (at.strip0 + strip * unit) * 16 + i % 16, n = (i - strip * each) / 16;
         if constexpr (Config::swiglu)
-            finish.store_gated(sum(i + strip * each), sum(i + (strip + 1) * each), i % each / 16,
-                               (at.strip0 / 2 + strip) * 16 + i % 16, row);
+            finish.store_gated(sum(i + strip * each), sum(i + (strip + 1) * each), n, (at.strip0 / 2 + strip) * 16 + i % 16, row);
         else if (row < M)
-            finish.store(sum(i), i % each / 16, row);
+            finish.store(sum(i), n, row);
     };
     if constexpr (Config::cluster == 1) {
         for (int i = threadIdx.x; i < total / unit; i += Config::warps * 32) out(i, of_block);
@@ -226,7 +231,7 @@ __device__ __forceinline__ void run_streams(const Element* x, const unsigned cha
         };
         for (int i = part * Config::warps * 32 + threadIdx.x; i < total / unit; i += Config::cluster * Config::warps * 32)
             out(i, of_cluster);
-        kw::cluster_arrive();  // nobody leaves while its sums are read
+        kw::cluster_arrive_relaxed();  // nobody leaves while its sums are read; there is nothing to hand over
         kw::cluster_wait();
     }
 }

@@ -14,8 +14,8 @@ from kernelwright.records import Arg, Launch, LaunchPlan, ScalarArg, TensorArg, 
 TILES = (1, 2, 4)
 """Tiles of 8 rows of X that a warp multiplies with; for more rows all of W is read again. mma.sync reads X from shared memory for every 16
 rows of W: at 32 rows of X as long as it decodes."""
-MOST_RECORDS = 2**24
-"""Of a matrix (34 billion weights): times warps or multiprocessors, 32 bits hold it."""
+MOST_RECORDS = 2**21
+"""Of a matrix (4 billion weights): kernels divide them by kw::quotient, and times warps or multiprocessors 32 bits hold them."""
 ELEMENT = {"fp16": "kw::f16", "bf16": "kw::bf16"}
 
 
@@ -41,14 +41,14 @@ def clusters(c: Config) -> str:
 
 
 def smem(c: Config, records: Records, ring_bytes: int, bulk: bool) -> str:
-    """Barriers, sums, X, rings; what blocks hand each other lies over X and the rings."""
+    """Barriers, owners, sums, X, rings; what blocks hand each other lies over X and the rings."""
     warps, cluster = ints(c, "warps", "cluster")
     n = f"min(N, {8 * int(c['tiles'])})"
     most = f"cdiv(M, 16 * max(1, {clusters(c)})) + 1"
     sums = f"({warps} + {most}) * {n} * 64"
     x = f"cdiv(cdiv(K, {records.columns}), {cluster}) * {n} * {2 * records.columns}"
     rings = warps * (ring_bytes + records.scratch)
-    return f"{warps * (8 if bulk else 4) * 8 + 128} + {sums} + max({x} + {rings}, ({most}) * {n} * 64)"
+    return f"{warps * (8 if bulk else 4) * 8 + 128} + ({most}) * 8 + {sums} + max({x} + {rings}, ({most}) * {n} * 64)"
 
 
 def illegal(c: Config, w: Workload, device: DeviceFacts, records: Records, ring_bytes: int, registers: dict[int, int]) -> str | None:

@@ -36,8 +36,11 @@ __device__ __forceinline__ void multiply_stream(Stream& stream, const Layout& at
         x_at[i] = at.slab + row * 128, x_piece[i] = (lane / 8 ^ row & 7) << 4;
     }
     if (stream.count == 0) return;
-    float sums[tiles][4] = {};
-    int strip = stream.begin / at.records, record = stream.begin % at.records, slot = 0;
+    // with one tile k-steps take turns with two sets of sums: an mma waits 33 clocks for the one before it. 32 warps lack the registers
+    constexpr int chains = tiles == 1 && Config::warps <= 24 ? 2 : 1;
+    float sums[chains][tiles][4] = {};
+    int strip = stream.strip_of(stream.begin), record = stream.begin - strip * at.records, slot = 0;
+    if (record == 0) open_strip(at, warp, strip);
     unsigned parity = 0;
 #pragma unroll 1
     for (int k = 0; k < stream.count; k++) {
@@ -56,9 +59,9 @@ __device__ __forceinline__ void multiply_stream(Stream& stream, const Layout& at
                 for (int i = 0; i < tiles; i++) {
                     const unsigned pair[2] = {b[i][2 * step], b[i][2 * step + 1]};
                     if constexpr (kw::is_bf16<Element>)
-                        kw::mma_bf16_f32(sums[i], a[step], pair);
+                        kw::mma_bf16_f32(sums[step % chains][i], a[step], pair);
                     else
-                        kw::mma_f16_f32(sums[i], a[step], pair);
+                        kw::mma_f16_f32(sums[step % chains][i], a[step], pair);
                 }
         };
         half.template operator()<0, 0>();
@@ -69,8 +72,11 @@ __device__ __forceinline__ void multiply_stream(Stream& stream, const Layout& at
         stream.start(k + stream.slots, slot);
         if (++slot == stream.slots) slot = 0, parity ^= 1;
         if (++record == at.records || k == stream.count - 1) {
-            store_part(sums, at, warp, strip, N);
+            if constexpr (chains == 2)
+                for (int e = 0; e < 4; e++) sums[0][0][e] += sums[1][0][e], sums[1][0][e] = 0.f;
+            store_part(sums[0], at, warp, strip, record == at.records, N);
             record = 0, strip++;
+            if (k < stream.count - 1) open_strip(at, warp, strip);
         }
     }
 }

@@ -110,7 +110,8 @@ __device__ __forceinline__ void multiply_stream(Stream& stream, const Layout& at
     // with one tile the overflow's sums apart, so that an mma waits for the one before the last
     constexpr int chains = tiles == 1 ? 2 : 1;
     float sums[chains][tiles][4] = {};
-    int strip = stream.begin / at.records, record = stream.begin % at.records, slot = 0;
+    int strip = stream.strip_of(stream.begin), record = stream.begin - strip * at.records, slot = 0;
+    if (record == 0) open_strip(at, warp, strip);
     unsigned parity = 0;
 #pragma unroll 1
     for (int k = 0; k < stream.count; k++) {
@@ -145,8 +146,9 @@ __device__ __forceinline__ void multiply_stream(Stream& stream, const Layout& at
         if (++record == at.records || k == stream.count - 1) {
             if constexpr (chains == 2)
                 for (int e = 0; e < 4; e++) sums[0][0][e] += sums[1][0][e], sums[1][0][e] = 0.f;
-            store_part(sums[0], at, warp, strip, N);
+            store_part(sums[0], at, warp, strip, record == at.records, N);
             record = 0, strip++;
+            if (k < stream.count - 1) open_strip(at, warp, strip);
         }
     }
 }

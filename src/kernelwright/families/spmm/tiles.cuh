@@ -11,6 +11,7 @@
 #include "kernelwright/barrier.cuh"
 #include "kernelwright/copy.cuh"
 #include "kernelwright/layout.cuh"
+#include "kernelwright/numeric.cuh"
 #include "kernelwright/pdl.cuh"
 #include "kernelwright/tma.cuh"
 #include "kernelwright/wgmma.cuh"
@@ -32,17 +33,25 @@ constexpr int most_slots = 8;
 constexpr int half_bytes = columns * 128, stage_bytes = 2 * half_bytes;  // 64 columns of X, and 128
 constexpr int rings_at = Config::stages * stage_bytes, barriers_at = rings_at + warps * Config::ring_bytes;
 
-/// The list of all steps, and a block's share of it.
+/// The list of all steps, and the blocks' shares of it: `each` steps, of the first `more` blocks one more.
 struct Share {
-    unsigned per_tile, items, blocks;  // items times blocks: 32 bits, as the plan promises; divisions of 64 take 400 clocks
+    int per_tile, each, more;
+    float reciprocal;  // of per_tile
 
-    __device__ __forceinline__ Share(int M, int K, int blocks) : blocks(blocks) {
-        per_tile = kw::ceil_div(K, record_columns);
-        items = kw::ceil_div(M, 16 * tile_strips) * per_tile;
+    __device__ __forceinline__ Share(int M, int K, int blocks) {
+        per_tile = kw::ceil_div(K, record_columns), reciprocal = kw::reciprocal_fast(per_tile);
+        const int items = kw::ceil_div(M, 16 * tile_strips) * per_tile;
+        each = kw::quotient(items, kw::reciprocal_fast(blocks)), more = items - each * blocks;
     }
-    __device__ __forceinline__ unsigned begin(int block) const { return items * block / blocks; }
-    /// The block that has this item.
-    __device__ __forceinline__ int owner(unsigned item) const { return ((item + 1) * blocks - 1) / items; }
+    __device__ __forceinline__ int begin(int block) const { return block * each + min(block, more); }
+    __device__ __forceinline__ int count(int block) const { return each + (block < more); }
+    /// The block that has this item. `each` is 1 at least: there are no more blocks than items.
+    __device__ __forceinline__ int owner(int item) const {
+        const int longer = more * (each + 1);
+        return item < longer ? kw::quotient(item, kw::reciprocal_fast(each + 1))
+                             : more + kw::quotient(item - longer, kw::reciprocal_fast(each));
+    }
+    __device__ __forceinline__ int tile(int item) const { return kw::quotient(item, reciprocal); }
 };
 
 /// A lane's four sums of a unit: rows of W lane / 4 and 8 further, rows of X 2 (lane % 4) and the next.
@@ -65,13 +74,10 @@ __device__ __forceinline__ void store_gated_unit(const Finish<Config>& finish, f
 }
 
 /// X for every step of the block's share.
-__device__ __forceinline__ void produce(const CUtensorMap* map_x, unsigned shared, const Share& share, unsigned begin,
-                                        int count) {
+__device__ __forceinline__ void produce(const CUtensorMap* map_x, unsigned shared, const Share& share, int begin, int count) {
     if (!kw::elect_one()) return;
-    kw::prefetch_tensor_map(map_x);
     const unsigned full = shared + barriers_at, empty = full + Config::stages * 8;
-    unsigned record = begin % share.per_tile;
-    int stage = 0;
+    int record = begin - share.tile(begin) * share.per_tile, stage = 0;
     unsigned parity = 1;  // the first round finds all stages empty
     for (int k = 0; k < count; k++) {
         kw::barrier_wait(empty + stage * 8, parity);
@@ -87,35 +93,34 @@ __device__ __forceinline__ void produce(const CUtensorMap* map_x, unsigned share
 
 /// A warp's ring of records.
 struct Stream {
+    struct Place {
+        int first, end;  // in units of 16 bytes; as they are loaded, for to subtract them would be to wait for them
+    };
     const unsigned char* records;
     const int* offsets;
-    int warp, strips;
-    unsigned per_tile, begin;
-    int count, slots, slot_bytes;
+    const Share& share;
+    int warp, strips, begin, count, slots, slot_bytes;
     unsigned ring, barriers;
-    int first, next_first;  // a lane has one record of the current 32, and one of the 32 after
-    unsigned bytes, next_bytes;
+    Place here, next;  // a lane has one record of the current 32, and one of the 32 after
 
-    __device__ __forceinline__ void place(int k, int& at, unsigned& size) const {
-        at = 0, size = 0;
-        if (k >= count) return;
-        const int tile = (begin + k) / per_tile, record = begin + k - tile * per_tile;
+    __device__ __forceinline__ Place place(int k) const {
+        const int tile = share.tile(begin + k), record = begin + k - tile * share.per_tile;
         const int strip = min(tile * tile_strips + warp, strips - 1);  // below the matrix, the last again: nobody stores it
-        const int* offset = offsets + (long long)strip * per_tile + record;
-        at = kw::load_global_4_or_zero(offset, true);
-        size = (kw::load_global_4_or_zero(offset + 1, true) - at) << 4;
+        const int* offset = offsets + (long long)strip * share.per_tile + record;
+        Place p;
+        p.first = kw::load_global_4_or_zero(offset, k < count);
+        p.end = kw::load_global_4_or_zero(offset + 1, k < count);
+        return p;
     }
     __device__ __forceinline__ void start(int k, int slot) {
         const int lane = threadIdx.x % 32;
         if (lane == k % 32 && k < count) {
+            const unsigned bytes = (here.end - here.first) << 4;
             kw::barrier_expect(barriers + slot * 8, bytes);
-            kw::bulk_load(ring + slot * slot_bytes, records + ((long long)first << 4), bytes, barriers + slot * 8,
+            kw::bulk_load(ring + slot * slot_bytes, records + ((long long)here.first << 4), bytes, barriers + slot * 8,
                           kw::Evict::first);
         }
-        if (k % 32 == 31) {
-            first = next_first, bytes = next_bytes;
-            place(k + 33 + lane, next_first, next_bytes);
-        }
+        if (k % 32 == 31) here = next, next = place(k + 33 + lane);
     }
 };
 
@@ -127,8 +132,7 @@ __device__ __forceinline__ void consume(unsigned shared, const Share& share, Str
     const Record<Config::expected, Wide, Packing::at_once> reader;
     const unsigned full = shared + barriers_at, empty = full + Config::stages * 8;
     float sums[columns / 2] = {};
-    int tile = stream.begin / share.per_tile;
-    unsigned record = stream.begin % share.per_tile, first_record = record;
+    int tile = share.tile(stream.begin), record = stream.begin - tile * share.per_tile, first_record = record;
     int slot = 0, stage = 0;
     unsigned parity = 0, x_parity = 0;
 #pragma unroll 1
@@ -137,9 +141,12 @@ __device__ __forceinline__ void consume(unsigned shared, const Share& share, Str
         kw::barrier_wait(full + stage * 8, x_parity);
         const unsigned from = stream.ring + slot * stream.slot_bytes, x = shared + stage * stage_bytes;
         unsigned a[2][2][4];
+        auto next = reader.template head<0, 0>(from);
         auto half = [&]<int Chunk, int Half>() {
             constexpr int turn = Half;
-            reader.template fragments<Chunk, Half>(from, a[turn]);
+            const auto head = next;
+            if constexpr (Chunk + Half < 2) next = reader.template head<Chunk + Half, 1 - Half>(from);  // before wgmma orders loads
+            reader.template fragments<Chunk, Half>(from, head, a[turn]);
             kw::wgmma_fence();
 #pragma unroll
             for (int step = 0; step < 2; step++)
@@ -193,21 +200,20 @@ extern "C" __global__ void __launch_bounds__(warps * 32 + 32, 1)
     kw::launch_dependents();
 
     const Share share(M, K, gridDim.x);
-    const unsigned begin = share.begin(blockIdx.x);
-    const int count = share.begin(blockIdx.x + 1) - begin;
+    const int begin = share.begin(blockIdx.x), count = share.count(blockIdx.x);
     if (warp == warps) {
+        kw::prefetch_tensor_map(&map_x);
         kw::grid_dependency_wait();
         produce(&map_x, shared, share, begin, count);
     } else {
-        Stream stream = {records, offsets, warp, kw::ceil_div(M, record_rows), share.per_tile, begin, count};
-        stream.place(lane, stream.first, stream.bytes);
+        Stream stream = {records, offsets, share, warp, kw::ceil_div(M, record_rows), begin, count};
+        stream.here = stream.place(lane), stream.next = stream.place(32 + lane);
         const bool wide = kw::load_global_4_or_zero(facts, true) == 16;
         stream.slot_bytes = kw::ceil_div(kw::load_global_4_or_zero(facts + 1, true), 128) * 128;
         // at least 1: there is room for a record without zeros
-        stream.slots = min(most_slots, Config::ring_bytes / stream.slot_bytes);
+        stream.slots = min(most_slots, kw::quotient(Config::ring_bytes, kw::reciprocal_fast(stream.slot_bytes)));
         stream.ring = shared + rings_at + warp * Config::ring_bytes, stream.barriers = own + warp * most_slots * 8;
         for (int k = 0; k < stream.slots; k++) stream.start(k, k);
-        stream.place(32 + lane, stream.next_first, stream.next_bytes);
         kw::grid_dependency_wait();  // so far only the weight, which no kernel writes, was read
         const Finish<Config> finish = {bias, factor, addend, y, ld_factor, ld_addend, ld_y};
         if (wide)

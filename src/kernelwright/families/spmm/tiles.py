@@ -11,7 +11,7 @@ from kernelwright.plan import cdiv
 from kernelwright.problems.spmm import weights
 from kernelwright.records import Launch, LaunchPlan, ScalarArg, TensorArg, TensorMapArg, Workload, WorkspaceArg
 
-SPACE: Space = {"groups": (1, 2, 3, 4), "slots": (1, 2, 3, 4, 6, 8), "stages": (2, 3, 4, 6, 8)}
+SPACE: Space = {"groups": (1, 2, 3, 4, 5, 6), "slots": (1, 2, 3, 4, 6, 8), "stages": (2, 3, 4, 6, 8)}
 
 WGMMA_N = (8, 16, 32, 48, 64, 96, 128)
 INSTRUCTIONS = 5.8 * 64
@@ -108,7 +108,7 @@ def plan(c: Config, w: Workload, device: DeviceFacts) -> LaunchPlan:
 
 SEEDS: tuple[Config, ...] = tuple(
     {"groups": groups, "slots": slots, "stages": stages}
-    for groups in (4, 3, 2)
+    for groups in (4, 6, 5, 3, 2)
     for slots, stages in ((3, 4), (2, 4), (2, 3), (4, 6), (2, 2), (1, 4))
 )
-"""Guesses, most warps first: they decode, and hide what they wait for."""
+"""Guesses. A warp waits for a quad's values before it looks at the next quad (decode.cuh), so that 16 to 24 warps are needed to hide it."""

@@ -132,9 +132,10 @@ class Launcher:
     ) -> None:
         """From now on `launch` serves tensors like these with this plan.
 
-        `tensors`: by the names of the plan, in the order in which `launch` gets them. `dependent`: launches whose plan says `pdl` get the
-        programmatic edge to whatever is before them on the stream. Raises CandidateFault where the plan does not take such tensors, and
-        ValueError for tensors that `stored` refuses. Keeps none of the tensors."""
+        `tensors`: by the names of the plan, in the order in which `launch` gets them. Launches whose plan says `pdl` get the programmatic
+        edge to the one before them in the plan and, with `dependent`, the first to whatever is before it on the stream. Raises
+        CandidateFault where the plan does not take such tensors, and ValueError for tensors that `stored` refuses. Keeps none of the
+        tensors."""
         device = next(iter(tensors.values())).device
         names = Names({**axes, "sms": sms})
         for name, t in tensors.items():
@@ -148,7 +149,8 @@ class Launcher:
                 kernel = kernels(packed.kernel)
                 check(packed, kernel.limits)
                 Prepared(kernel, packed)  # the driver's own checks, and the kernel's limits raised
-                words.append(_flatten(packed, kernel, list(tensors), dependent))
+                inside = bool(words) and kernel.limits.sm >= 90
+                words.append(_flatten(packed, kernel, list(tensors), dependent or inside))
             counts = COUNTS.pack(size, plan.workspace_zeroed, len(words), 0)
             self._enroll(operation, tensors.values(), counts + b"".join(words))
         self.ready(operation, *tensors.values())

@@ -29,4 +29,5 @@ inline unsigned dot_bytes(unsigned a, unsigned b, unsigned c) {
 }
 inline float exp2_fast(float x) { return exp2f(x); }
 inline float reciprocal_fast(float x) { return 1.f / x; }
+inline int quotient(int a, float reciprocal) { return int((float(a) + 0.5f) * reciprocal); }
 }  // namespace kw
