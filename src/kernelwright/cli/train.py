@@ -62,7 +62,7 @@ def register(app: typer.Typer) -> None:
         ] = False,
         target: Annotated[str, typer.Option(help="With --on-device: where designs are measured.")] = "auto",
         seeds: Annotated[int, typer.Option(min=1, help="evaluate: replays of each search and shape.")] = 20,
-        budget: Annotated[int, typer.Option(min=1, help="evaluate: candidates of a replay.")] = 64,
+        budget: Annotated[int, typer.Option(min=1, help="evaluate: candidates of a replay.")] = 256,
         jobs: Annotated[int | None, typer.Option(min=1, help="evaluate: processes; the default is one a core.")] = None,
         seed: Annotated[int, typer.Option()] = 0,
         fresh: Annotated[bool, typer.Option("--fresh", help="Do the stages anew.")] = False,
@@ -156,6 +156,7 @@ def _evaluate(o: Options, screen: Any) -> dict:
     from kernelwright.cli.progress import steps
     from kernelwright.learn import policy_data
     from kernelwright.learn import policy_evaluate as evaluation
+    from kernelwright.learn.replay import SHOWN
 
     about = {"contrast": o.exemplars, "device": policy_data.load_corpus(o.out).device.name}
     before = evaluation.write_weights(o.out, "sft", about, o.out / "policy-before-rl.safetensors")
@@ -175,7 +176,7 @@ def _evaluate(o: Options, screen: Any) -> dict:
     evaluation.write_weights(o.out, "rl", {**about, "figures": figures}, o.out / "policy.safetensors")
     (o.out / "evaluation.json").write_text(json.dumps(figures, indent=1) + "\n")
     (o.out / "evaluation.svg").write_text(
-        evaluation.picture(runs, min(o.budget, 32), "best so far of held-out shapes, as a share of the best known")
+        evaluation.picture(runs, min(o.budget, SHOWN), "best so far of held-out shapes, as a share of the best known")
     )
     for name, f in figures["searches"].items():
         low, high = f["candidates_to_97pct_low"], f["candidates_to_97pct_high"]

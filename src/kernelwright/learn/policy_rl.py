@@ -64,6 +64,10 @@ class Rewards(Protocol):
         """What may be written after a prompt that saw these rows."""
         ...
 
+    def soon(self, asked: Sequence[tuple[Lesson, Sequence[tuple[int, ...]]]]) -> None:
+        """All that a step is about to ask for, so that it is compiled side by side."""
+        ...
+
     def of(self, lesson: Lesson, designs: Sequence[tuple[int, ...]]) -> list[Row | None]:
         """None: it says nothing (too noisy to time)."""
         ...
@@ -80,6 +84,9 @@ class FromTables:
         known = {id(r) for r in seen}
         left = [d for r, d in zip(lesson.rows, lesson.designs, strict=True) if id(r) not in known]
         return Listed(left if len(left) > 1 else lesson.designs)
+
+    def soon(self, asked: Sequence[tuple[Lesson, Sequence[tuple[int, ...]]]]) -> None:
+        pass
 
     def of(self, lesson: Lesson, designs: Sequence[tuple[int, ...]]) -> list[Row | None]:
         rows = self._rows[id(lesson)]
@@ -116,6 +123,7 @@ def reinforce(
         policy.eval()  # there is no dropout; likelihoods are those that were sampled by
         groups = sample(policy, prompts, constraints, settings.group, generator)
         window.dead += sum(settings.group - len(g) for g in groups)
+        judge.soon([(chosen[i], [s.words for s in group]) for i, group in enumerate(groups)])
         kept: list[tuple[int, list[Sample], list[float]]] = []
         for i, group in enumerate(groups):
             rows = judge.of(chosen[i], [s.words for s in group]) if group else []
