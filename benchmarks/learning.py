@@ -52,7 +52,8 @@ def main() -> None:
     parser.add_argument("--measure", type=float, help="minutes of benchmarks/learning_table.py first; its table is learnt as well")
     parser.add_argument("--minutes", type=float, default=math.inf, help="of this call; allow one more, which it may take to stop")
     parser.add_argument("--table", type=Path, action="append", default=[], help="measured configs; may be given several times")
-    parser.add_argument("--archive", type=Path, help="archive whose screens are learnt as well")
+    parser.add_argument("--screens", type=Path, help="what tuning measured: learnt as well, held-out shapes left out")
+    parser.add_argument("--archive", type=Path, help="archive whose screens are learnt in the same way")
     parser.add_argument("--pretrain-steps", type=int, default=2000)
     parser.add_argument("--sft-steps", type=int, default=800)
     parser.add_argument("--rl-steps", type=int, default=300)
@@ -258,18 +259,23 @@ def finite(figures: Any) -> Any:
 def corpus_of(args: argparse.Namespace, run: Path) -> None:
     if (run / policy_data.GUESSED).exists():
         return
-    rows, device = [], None
+    rows, screens, device = [], [], None
     for path in args.table:
         device, read = table.read(path)
         rows += read
     if args.archive:
         with Archive(args.archive) as archive:
             device = device or table.device_in(archive)
-            rows = [*table.from_archive(archive, device), *rows]
+            screens += table.from_archive(archive, device)
+    if args.screens:
+        screens += table.read(args.screens)[1]
     assert device is not None
-    make_corpus(
-        run, device, rows, workloads=args.workloads, told=lambda done, total: done % 500 or print(f"corpus {done}/{total}", flush=True)
-    )
+
+    def told(done: int, total: int) -> None:
+        if done % 500 == 0:
+            print(f"corpus {done}/{total}", flush=True)
+
+    make_corpus(run, device, rows or screens, workloads=args.workloads, told=told, screens=screens)
 
 
 def last_line(path: Path) -> dict[str, float]:

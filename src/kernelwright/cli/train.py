@@ -103,6 +103,7 @@ def _corpus(o: Options, screen: Any) -> dict:
         screen.print("corpus: there already (--fresh draws it anew)")
         return {}
     rows: list[table.Row] = []
+    screens: list[table.Row] = []
     device = None
     for path in o.tables:
         facts, read = table.read(path)
@@ -113,10 +114,10 @@ def _corpus(o: Options, screen: Any) -> dict:
     if o.archive is not None or not o.tables:
         with Archive(o.archive or settings().archive) as archive:
             device = device or table.device_in(archive)
-            rows = [*table.from_archive(archive, device), *rows]
+            screens += table.from_archive(archive, device)
     assert device is not None
     with steps(screen, "corpus") as told:
-        measured, designs = policy_data.make_corpus(o.out, device, rows, o.seed, told=told)
+        measured, designs = policy_data.make_corpus(o.out, device, rows or screens, o.seed, told=told, screens=screens)
     screen.print(f"corpus: {measured} measured configs of training shapes and {designs} legal designs for {device.name}", markup=False)
     return {"measured": measured, "designs": designs, "device": device.name}
 

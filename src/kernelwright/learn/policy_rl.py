@@ -17,7 +17,7 @@ from typing import Protocol
 
 import torch
 
-from kernelwright.learn.policy_data import Corpus, Lesson, guessed_designs, history, lessons, prompt
+from kernelwright.learn.policy_data import Corpus, Lesson, guessed_designs, history, lessons, pools, prompt
 from kernelwright.learn.policy_legal import Constraint, Listed
 from kernelwright.learn.policy_model import Policy, Prompts
 from kernelwright.learn.policy_run import Checkpoint, Curves, trained
@@ -74,10 +74,11 @@ class Rewards(Protocol):
 
 
 class FromTables:
-    """Rewards of measured configs; nothing else may be written, and nothing that the prompt's search has seen."""
+    """Rewards of measured configs; nothing else may be written, and nothing that the prompt's search has seen. Of complete tables, where
+    there are any: among what a search chose there is little to tell apart."""
 
     def __init__(self, lessons: Sequence[Lesson]):
-        self.lessons: Sequence[Lesson] = [lesson for lesson in lessons if len(lesson.rows) > 1]
+        self.lessons: Sequence[Lesson] = pools([lesson for lesson in lessons if len(lesson.rows) > 1])[0]
         self._rows = {id(lesson): dict(zip(lesson.designs, lesson.rows, strict=True)) for lesson in self.lessons}
 
     def constraint(self, lesson: Lesson, seen: Sequence[Row]) -> Constraint:
