@@ -11,8 +11,9 @@ from kernelwright import rivals
 from kernelwright.evaluate.evaluator import Evaluator
 from kernelwright.families import families_for
 from kernelwright.learn import table
-from kernelwright.learn.policy_data import Corpus, Lesson, lessons
+from kernelwright.learn.policy_data import Corpus, Lesson, pools
 from kernelwright.learn.policy_legal import Constraint, Legal
+from kernelwright.learn.policy_train import taught
 from kernelwright.learn.policy_vocabulary import Vocabulary
 from kernelwright.learn.table import Row
 from kernelwright.loop import screen_job
@@ -32,7 +33,7 @@ class FromDevice:
         if (self._facts.target, self._facts.name) != (corpus.device.target, corpus.device.name):
             raise table.TableError(f"the corpus was measured on {corpus.device.name}, this is {self._facts.name}: a run learns one device")
         self._vocabulary = vocabulary
-        self.lessons: Sequence[Lesson] = lessons(corpus.tables, corpus.guessed, vocabulary)
+        self.lessons: Sequence[Lesson] = next(iter(pools(taught(corpus, vocabulary)[0])), [])
         self._legal: dict[str, Legal] = {}
         self._known: dict[tuple, Row] = {}
         if path.exists():

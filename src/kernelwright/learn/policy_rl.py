@@ -78,7 +78,7 @@ class FromTables:
     there are any: among what a search chose there is little to tell apart."""
 
     def __init__(self, lessons: Sequence[Lesson]):
-        self.lessons: Sequence[Lesson] = pools([lesson for lesson in lessons if len(lesson.rows) > 1])[0]
+        self.lessons: Sequence[Lesson] = next(iter(pools([x for x in lessons if len(x.rows) > 1])), [])
         self._rows = {id(lesson): dict(zip(lesson.designs, lesson.rows, strict=True)) for lesson in self.lessons}
 
     def constraint(self, lesson: Lesson, seen: Sequence[Row]) -> Constraint:
