@@ -22,11 +22,14 @@ import sys
 import time
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import torch
 from published import command_line, write_summary
 
+from kernelwright import rivals
 from kernelwright.archive import Archive
+from kernelwright.evaluate.evaluator import Evaluator
 from kernelwright.families import families_for
 from kernelwright.learn import policy_data, table
 from kernelwright.learn import policy_evaluate as evaluation
@@ -35,7 +38,11 @@ from kernelwright.learn.policy_evaluate import AFTER, BEFORE
 from kernelwright.learn.policy_model import Size, load
 from kernelwright.learn.policy_rl import Contrastive, reinforce
 from kernelwright.learn.policy_train import Imitation, imitate
+from kernelwright.learn.replay import SHOWN
+from kernelwright.loop import screen_job
 from kernelwright.propose.policy import PolicyProposer
+from kernelwright.records import Outcome
+from kernelwright.targets import usable
 
 ABLATIONS = {"no contrast": "none", "random exemplars": "random", "islands": "islands"}
 
@@ -45,7 +52,8 @@ def main() -> None:
     parser.add_argument("--measure", type=float, help="minutes of benchmarks/learning_table.py first; its table is learnt as well")
     parser.add_argument("--minutes", type=float, default=math.inf, help="of this call; allow one more, which it may take to stop")
     parser.add_argument("--table", type=Path, action="append", default=[], help="measured configs; may be given several times")
-    parser.add_argument("--archive", type=Path, help="archive whose screens are learnt as well")
+    parser.add_argument("--screens", type=Path, help="what tuning measured: learnt as well, held-out shapes left out")
+    parser.add_argument("--archive", type=Path, help="archive whose screens are learnt in the same way")
     parser.add_argument("--pretrain-steps", type=int, default=2000)
     parser.add_argument("--sft-steps", type=int, default=800)
     parser.add_argument("--rl-steps", type=int, default=300)
@@ -56,6 +64,8 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=evaluation.SEEDS)
     parser.add_argument("--budget", type=int, default=evaluation.BUDGET)
     parser.add_argument("--search", action="append", help="only these searches beside the model; the default is all")
+    parser.add_argument("--proposals", type=int, default=8, help="of each held-out shape, measured on the device of the table; 0: none")
+    parser.add_argument("--target", default="auto", help="that measures proposals")
     parser.add_argument("--jobs", type=int)
     parser.add_argument("--run", type=Path, help="folder of checkpoints and corpus; the default is OUT/run, which need not be kept")
     parser.add_argument("--out", type=Path, required=True)
@@ -101,6 +111,8 @@ def main() -> None:
         for name, (at, c) in policies.items()
     }
 
+    free = stage("proposals", lambda: proposals(files[AFTER][0], args, run, clock))
+
     def progress(done: int, total: int) -> None:
         if done % max(1, total // 20) == 0:
             print(f"evaluate {done}/{total}", flush=True)
@@ -131,22 +143,23 @@ def main() -> None:
         args.out,
         command_line("learning.py"),
         {"device": facts.name, "trained on": torch.cuda.get_device_name() if device == "cuda" else "CPU"},
-        {
+        finite({
             "policy_candidates_to_97pct": shown["policy_candidates_to_97pct"],
             "random_candidates_to_97pct": shown["searches"].get("random", {}).get("candidates_to_97pct"),
             "policy_first_within_10pct": shown["policy_first_within_10pct"],
             "rl_gain": shown["rl_gain"],
             "training_seconds": {name: clock.seconds[name] for name in ("pretrain", "sft", "rl")},
-            "policy_valid": curves.get("valid"),
+            "policy_valid": free.get("valid"),
+            "policy_free": free,
             "policy_cheats": curves.get("cheats"),
             "policy_proposal_ms": proposal_ms(files[AFTER][0], facts),
             "parameters": load(files[AFTER][0])[0].parameters_in_all,
             "pipeline_seconds": round(sum(clock.seconds.values())),
             "seconds": clock.seconds,
             "held_out": figures,
-        },
-    )
-    longest = min(args.budget, 32)
+        }),
+    )  # fmt: skip
+    longest = min(args.budget, SHOWN)
     for name, chosen in (("dense", dense), ("all", None)):
         some = {n: [r for r in found if chosen is None or r.workload in chosen] for n, found in runs.items()}
         if any(some.values()):
@@ -201,21 +214,68 @@ def measure(args: argparse.Namespace, run: Path, clock: Clock) -> None:
     clock.check()
 
 
+def proposals(path: Path, args: argparse.Namespace, run: Path, clock: Clock) -> dict[str, float]:
+    """Nothing was measured and every legal config may be written: what the model proposes first for held-out shapes, measured here. Empty
+    where the tables' device is not at hand."""
+    facts, rows = table.read(run / policy_data.HELD)
+    target, kept = usable(args.target), run / "proposals.jsonl.xz"
+    if not args.proposals or target.facts() != facts:
+        return {}
+    if not kept.exists() or kept.stat().st_mtime < (run / "rl.pt").stat().st_mtime:
+        kind = type("Free", (PolicyProposer,), {"model": classmethod(lambda cls: load(path)[0])})
+        found: list[table.Row] = []
+        with Evaluator(target) as evaluator:
+            tables = table.tables_of(rows, facts)
+            proposed = {t.workload: kind(t.workload, families_for(t.workload, facts)[0], facts).propose(args.proposals) for t in tables}
+            evaluator.builder.want(c for candidates in proposed.values() for c in candidates)
+            for w, candidates in proposed.items():
+                clock.check()
+                job = screen_job(w, target.name, rivals.names_for(w, target.name)[:1])
+                trials = evaluator.evaluate(candidates, job, stage="screen", session="proposals", beside=args.proposals)
+                found += [row for t in trials if (row := table.row_of(t)) is not None]
+        table.write(kept, facts, found)
+    _, found = table.read(kept)
+    shutil.copy(kept, args.out / kept.name)
+    best: dict[str, float] = {}
+    for r in (*rows, *found):
+        best[r.workload] = max(best.get(r.workload, 0.0), r.ratio)
+    first = {r.workload: r.ratio / max(best[r.workload], 1e-9) for r in reversed(found)}
+    return {
+        "proposals": len(found),
+        "valid": statistics.fmean(r.outcome == Outcome.OK for r in found),
+        "cheats": statistics.fmean(r.outcome == Outcome.CHEAT for r in found),
+        "first_share": statistics.fmean(first.values()),
+        "first_within_10pct": statistics.fmean(share >= 0.9 for share in first.values()),
+    }
+
+
+def finite(figures: Any) -> Any:
+    """JSON has no infinity: a search that was not there within its budget has no number of candidates."""
+    if isinstance(figures, dict):
+        return {name: finite(value) for name, value in figures.items()}
+    return None if isinstance(figures, float) and not math.isfinite(figures) else figures
+
+
 def corpus_of(args: argparse.Namespace, run: Path) -> None:
     if (run / policy_data.GUESSED).exists():
         return
-    rows, device = [], None
+    rows, screens, device = [], [], None
     for path in args.table:
         device, read = table.read(path)
         rows += read
     if args.archive:
         with Archive(args.archive) as archive:
             device = device or table.device_in(archive)
-            rows = [*table.from_archive(archive, device), *rows]
+            screens += table.from_archive(archive, device)
+    if args.screens:
+        screens += table.read(args.screens)[1]
     assert device is not None
-    make_corpus(
-        run, device, rows, workloads=args.workloads, told=lambda done, total: done % 500 or print(f"corpus {done}/{total}", flush=True)
-    )
+
+    def told(done: int, total: int) -> None:
+        if done % 500 == 0:
+            print(f"corpus {done}/{total}", flush=True)
+
+    make_corpus(run, device, rows or screens, workloads=args.workloads, told=told, screens=screens)
 
 
 def last_line(path: Path) -> dict[str, float]:

@@ -6,11 +6,11 @@
 24 training and 8 held-out shapes are measured on all of a thinned space, 40 further held-out ones on a random part of it. The whole space
 of gemm_sm90 has millions of legal configs for one shape. Thinned means: the tiles, clusters, splits and operand orders below, each scheme's
 other choices by the rule of its menu (as many stages as fit), and no config that its Family's model puts beyond SLOWEST times the fastest:
-leaving those out makes random search better than it is. 330 to 920 configs a shape are left, 21,350 in all.
+leaving those out makes random search better than it is. 330 to 920 configs a shape are left, 22,950 in all.
 
 Every measurement is one line of `configs.jsonl` at once, and what is there is not measured again, so the same command goes on after an
-interruption. Shapes take turns, and a shape's configs are in random order: wherever it ends, every table is a uniform sample. The end
-writes `configs.jsonl.xz`.
+interruption. Every shape has a first turn, then the held-out ones are completed, then training shapes take turns; a shape's configs are in
+random order. Wherever it ends, every table is a uniform sample. The end writes `configs.jsonl.xz`.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from __future__ import annotations
 import argparse
 import random
 import time
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -30,7 +31,7 @@ from kernelwright.families import families_for
 from kernelwright.families.family import Config, DeviceFacts, Family
 from kernelwright.families.gemm_sm90.family import Scheme, _menu
 from kernelwright.learn import table
-from kernelwright.learn.policy_data import split
+from kernelwright.learn.policy_data import Split, split
 from kernelwright.loop import screen_job
 from kernelwright.records import Candidate, Workload
 from kernelwright.targets import usable
@@ -40,6 +41,8 @@ SPARSE_CONFIGS = 40
 """Of each shape that is measured sparsely."""
 TURN = 200
 """Configs of one shape before the next shape's turn: opening a shape's buffers takes as long as some screens."""
+BESIDE = 8
+"""Configs of one Job: they share the rounds' inputs and the rival's samples, as in `kernelwright tune`."""
 AHEAD = 3
 """Turns that are compiled ahead of the device."""
 THINNED: dict[str, dict[str, tuple]] = {
@@ -79,27 +82,38 @@ def _configs(family: Family, w: Workload, device: DeviceFacts) -> Sequence[Confi
 
 
 class Turns:
-    """What is still to be measured, shape after shape."""
+    """What is still to be measured."""
 
-    def __init__(self, workloads: Sequence[tuple[Workload, int]], device: DeviceFacts, known: set[tuple]):
-        """`workloads` with how many configs of each at most, 0 for all."""
-        self.left: list[tuple[Workload, list[tuple[Family, Config]]]] = []
-        self.total = self.known = 0
-        for w, most in workloads:
-            configs = thinned(w, device)
-            configs = configs[:most] if most else configs
-            todo = [(f, c) for f, c in configs if (w.name, *table.key_of(f.name, c)) not in known]
-            self.total += len(configs)
-            self.known += len(configs) - len(todo)
-            self.left.append((w, todo))
+    def __init__(self, parts: Split, device: DeviceFacts, known: set[tuple]):
+        self._known = known
+        self._configs: dict[Workload, list[tuple[Family, Config]]] = {
+            w: thinned(w, device)[: SPARSE_CONFIGS if w in parts.sparse else None] for part in parts for w in part
+        }
+        self._parts = parts
+        self.total = sum(map(len, self._configs.values()))
+        self.known = sum(not self._new(w, *one) for w, configs in self._configs.items() for one in configs)
 
     def __iter__(self) -> Iterator[tuple[Workload, list[tuple[Family, Config]]]]:
-        start = 0
-        while any(len(todo) > start for _, todo in self.left):
-            for w, todo in self.left:
-                if batch := todo[start : start + TURN]:
-                    yield w, batch
-            start += TURN
+        """What is known has its place all the same: an interrupted run goes on in the same order."""
+        _, held_out, sparse = self._parts
+        for w, start in [*((w, 0) for w in (*held_out, *sparse)), *self._turns(self._parts.train, 1)]:
+            yield from self._batch(w, start)
+        for w in held_out:
+            for start in range(TURN, len(self._configs[w]), TURN):
+                yield from self._batch(w, start)
+        for w, start in self._turns(self._parts.train)[len(self._parts.train) :]:
+            yield from self._batch(w, start)
+
+    def _turns(self, workloads: Sequence[Workload], most: int = 10**6) -> list[tuple[Workload, int]]:
+        longest = max((len(self._configs[w]) for w in workloads), default=0)
+        return [(w, start) for start in range(0, longest, TURN)[:most] for w in workloads]
+
+    def _batch(self, w: Workload, start: int) -> Iterator[tuple[Workload, list[tuple[Family, Config]]]]:
+        if batch := [(f, c) for f, c in self._configs[w][start : start + TURN] if self._new(w, f, c)]:
+            yield w, batch
+
+    def _new(self, w: Workload, family: Family, config: Config) -> bool:
+        return (w.name, *table.key_of(family.name, config)) not in self._known
 
 
 def main() -> None:
@@ -113,8 +127,7 @@ def main() -> None:
 
     target, started = usable(args.target), time.monotonic()
     device, parts = target.facts(), split()
-    n = args.shapes
-    wanted = [*((w, 0) for w in (*parts.train[:n], *parts.held_out[:n])), *((w, SPARSE_CONFIGS) for w in parts.sparse[:n])]
+    parts = Split(*(part[: args.shapes] for part in parts))
     args.out.mkdir(parents=True, exist_ok=True)
     raw, done = args.out / "configs.jsonl", args.out / "configs.jsonl.xz"
     if not raw.exists():
@@ -124,16 +137,15 @@ def main() -> None:
         table.write(raw, device, rows)
     _, rows = table.read(raw)
     table.write(raw, device, rows)  # without a line that was cut off
-    turns = Turns(wanted, device, {(r.workload, *table.key_of(r.family, r.config)) for r in rows})
-    print(f"{turns.total} configs of {len(wanted)} shapes, {turns.known} measured before", flush=True)
-    if args.count:
-        for w, todo in turns.left:
-            print(f"{w.name}: {len(todo)}", flush=True)
-        return
-    deadline, outcomes = started + 60 * args.minutes, {}
+    turns = Turns(parts, device, {(r.workload, *table.key_of(r.family, r.config)) for r in rows})
+    print(f"{turns.total} configs of {sum(map(len, parts))} shapes, {turns.known} measured before", flush=True)
     batches = list(turns)
+    if args.count:
+        for w, found in Counter(w.name for w, batch in batches for _ in batch).items():
+            print(f"{w}: {found}", flush=True)
+        return
+    deadline, outcomes = started + 60 * args.minutes, Counter[str](str(r.outcome) for r in rows)
     with Evaluator(target, builder=Builder(target)) as evaluator, raw.open("ab") as lines:
-        environment = evaluator.environment
         rendered: dict[int, list[Candidate]] = {}
 
         def candidates(i: int) -> list[Candidate]:
@@ -143,14 +155,16 @@ def main() -> None:
                 evaluator.builder.want(rendered[i])
             return rendered[i]
 
-        measured, told = 0, 0.0
+        for first in range(min(AHEAD, len(batches))):
+            candidates(first)  # compiled while the judge opens the device
+        environment, measured, told = evaluator.environment, 0, 0.0
         for i, (w, batch) in enumerate(batches):
             for ahead in range(i, min(i + AHEAD, len(batches))):
                 candidates(ahead)
             job = screen_job(w, target.name, rivals.names_for(w, target.name)[:1])
             try:
-                for trial in evaluator.evaluate(candidates(i), job, stage="screen", session="table"):
-                    outcomes[str(trial.verdict.outcome)] = outcomes.get(str(trial.verdict.outcome), 0) + 1
+                for trial in evaluator.evaluate(candidates(i), job, stage="screen", session="table", beside=BESIDE):
+                    outcomes[str(trial.verdict.outcome)] += 1
                     measured += 1
                     if (row := table.row_of(trial)) is not None:
                         lines.write(row.to_json().encode() + b"\n")
@@ -163,7 +177,7 @@ def main() -> None:
             if time.monotonic() - told > 10:
                 told = time.monotonic()
                 rate = measured / (told - started)
-                print(f"{turns.known + measured}/{turns.total}  {rate:.1f}/s  {outcomes}  {deadline - told:.0f} s left", flush=True)
+                print(f"{turns.known + measured}/{turns.total}  {rate:.1f}/s  {dict(outcomes)}  {deadline - told:.0f} s left", flush=True)
             if time.monotonic() > deadline:
                 break
     _, rows = table.read(raw)
@@ -174,7 +188,8 @@ def main() -> None:
         "of": turns.total,
         "shapes": shapes,
         "outcomes": outcomes,
-        "seconds": round(time.monotonic() - started),
+        "seconds of the last call": round(time.monotonic() - started),
+        "of it measured": measured,
     }
     write_summary(args.out / "table", command_line("learning_table.py"), environment, figures)
     raw.unlink()

@@ -47,9 +47,13 @@ def test_tables_are_measured_once_and_searches_are_replayed_on_them(tmp_path):
         "--seeds",
         "2",
         "--budget",
-        "8",
+        "68",
         "--jobs",
         "1",
+        "--target",
+        "fake",
+        "--proposals",
+        "2",
         "--search",
         "random",
         "--out",
@@ -66,5 +70,8 @@ def test_tables_are_measured_once_and_searches_are_replayed_on_them(tmp_path):
         "policy_cheats",
     )
     assert all(summary[name] is not None for name in (*named, "policy_proposal_ms", "pipeline_seconds"))
+    free, proposed = summary["policy_free"], table.read(out / "proposals.jsonl.xz")[1]
+    assert free["proposals"] == len(proposed) == 2 * 2, "of a dense and a sparse shape"
+    assert summary["policy_valid"] == sum(r.outcome == "OK" for r in proposed) / 4 and 0 < free["first_share"] <= 1
     assert {"policy, no contrast", "policy, islands", "policy, random exemplars"} <= set(summary["held_out"]["all"]["searches"])
     assert (out / "curves-all.svg").exists() and (out / "policy.safetensors").stat().st_size < 25 * 2**20

@@ -188,3 +188,13 @@ def test_requests_that_do_not_fit_are_refused(run, pool):
         hf_train.sft(options(run, batch=5, micro=2))
     with pytest.raises(ValueError, match="is no model that transformers can load"):
         hf_model.load(str(run / "nothing"))
+
+
+def test_the_model_says_which_token_ends_an_answer(run, tmp_path):
+    """transformers 5.17 reads a GGUF file's tokenizer without it."""
+    model, tokenizer = hf_model.load(str(run.parent / "tiny"))
+    tokenizer.eos_token = tokenizer.pad_token = "<unk>"
+    model.save_pretrained(tmp_path / "lost")
+    tokenizer.save_pretrained(tmp_path / "lost")
+    _, mended = hf_model.load(str(tmp_path / "lost"))
+    assert (mended.eos_token, mended.pad_token) == ("<eos>", "<pad>")

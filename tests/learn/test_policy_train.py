@@ -5,13 +5,14 @@ from __future__ import annotations
 import csv
 import math
 import random
+from dataclasses import replace
 
 import pytest
 import torch
 from made_up_tables import DEVICE, TRAINING, rows
 
 from kernelwright.learn import policy_data, policy_evaluate, policy_train
-from kernelwright.learn.policy_data import Corpus, is_held_out, load_corpus, make_corpus, split
+from kernelwright.learn.policy_data import Corpus, is_held_out, load_corpus, make_corpus, pools, split
 from kernelwright.learn.policy_device import FromDevice
 from kernelwright.learn.policy_legal import Listed
 from kernelwright.learn.policy_model import Policy, PolicyError, Size
@@ -65,6 +66,26 @@ def test_without_training_shapes_there_is_one_sentence(tmp_path):
     only_held = [r for r in rows() if r.workload == split().held_out[0].name]
     with pytest.raises(TableError, match="nothing was measured on training shapes"):
         make_corpus(tmp_path, DEVICE, only_held, workloads=1)
+
+
+def test_screens_of_held_out_shapes_are_left_out(tmp_path):
+    """A table of what a search chose is none to be evaluated on; a measured table stands where there is one."""
+    training, held = TRAINING[0], split().held_out[0].name
+    measured = [r for r in rows() if r.workload == training]
+    screens = [r for r in rows() if r.workload in (training, TRAINING[1], held)]
+    make_corpus(tmp_path, DEVICE, measured, workloads=1, screens=screens[::2])
+    corpus = load_corpus(tmp_path)
+    assert [t.workload.name for t in corpus.tables] == sorted(TRAINING[:2]) and not read(tmp_path / policy_data.HELD)[1]
+    assert {t.workload.name: len(t.rows) for t in corpus.tables}[training] == len(measured)
+
+
+def test_complete_tables_count_as_much_as_all_others(run, monkeypatch):
+    _, corpus = run
+    found = taught(corpus, Policy(policy_train.Vocabulary(corpus.spaces), SIZE).vocabulary)[0]
+    assert pools(found) == [found], "of one kind"
+    few = replace(found[0], rows=found[0].rows[:4], designs=found[0].designs[:4])
+    monkeypatch.setattr(policy_data, "COMPLETE", 5)
+    assert pools([few, *found]) == [found, [few]] and FromTables([few, *found]).lessons == found
 
 
 def test_training_goes_on_where_it_stopped_and_comes_to_the_same_model(run, tmp_path, monkeypatch):

@@ -62,7 +62,7 @@ def register(app: typer.Typer) -> None:
         ] = False,
         target: Annotated[str, typer.Option(help="With --on-device: where designs are measured.")] = "auto",
         seeds: Annotated[int, typer.Option(min=1, help="evaluate: replays of each search and shape.")] = 20,
-        budget: Annotated[int, typer.Option(min=1, help="evaluate: candidates of a replay.")] = 64,
+        budget: Annotated[int, typer.Option(min=1, help="evaluate: candidates of a replay.")] = 256,
         jobs: Annotated[int | None, typer.Option(min=1, help="evaluate: processes; the default is one a core.")] = None,
         seed: Annotated[int, typer.Option()] = 0,
         fresh: Annotated[bool, typer.Option("--fresh", help="Do the stages anew.")] = False,
@@ -103,6 +103,7 @@ def _corpus(o: Options, screen: Any) -> dict:
         screen.print("corpus: there already (--fresh draws it anew)")
         return {}
     rows: list[table.Row] = []
+    screens: list[table.Row] = []
     device = None
     for path in o.tables:
         facts, read = table.read(path)
@@ -113,10 +114,10 @@ def _corpus(o: Options, screen: Any) -> dict:
     if o.archive is not None or not o.tables:
         with Archive(o.archive or settings().archive) as archive:
             device = device or table.device_in(archive)
-            rows = [*table.from_archive(archive, device), *rows]
+            screens += table.from_archive(archive, device)
     assert device is not None
     with steps(screen, "corpus") as told:
-        measured, designs = policy_data.make_corpus(o.out, device, rows, o.seed, told=told)
+        measured, designs = policy_data.make_corpus(o.out, device, rows or screens, o.seed, told=told, screens=screens)
     screen.print(f"corpus: {measured} measured configs of training shapes and {designs} legal designs for {device.name}", markup=False)
     return {"measured": measured, "designs": designs, "device": device.name}
 
@@ -156,6 +157,7 @@ def _evaluate(o: Options, screen: Any) -> dict:
     from kernelwright.cli.progress import steps
     from kernelwright.learn import policy_data
     from kernelwright.learn import policy_evaluate as evaluation
+    from kernelwright.learn.replay import SHOWN
 
     about = {"contrast": o.exemplars, "device": policy_data.load_corpus(o.out).device.name}
     before = evaluation.write_weights(o.out, "sft", about, o.out / "policy-before-rl.safetensors")
@@ -175,7 +177,7 @@ def _evaluate(o: Options, screen: Any) -> dict:
     evaluation.write_weights(o.out, "rl", {**about, "figures": figures}, o.out / "policy.safetensors")
     (o.out / "evaluation.json").write_text(json.dumps(figures, indent=1) + "\n")
     (o.out / "evaluation.svg").write_text(
-        evaluation.picture(runs, min(o.budget, 32), "best so far of held-out shapes, as a share of the best known")
+        evaluation.picture(runs, min(o.budget, SHOWN), "best so far of held-out shapes, as a share of the best known")
     )
     for name, f in figures["searches"].items():
         low, high = f["candidates_to_97pct_low"], f["candidates_to_97pct_high"]

@@ -89,10 +89,17 @@ class Evaluator:
         """The next Job meets a new judge process: finalists are measured again where nothing of the search is left."""
         self._stop()
 
-    def evaluate(self, candidates: Iterable[Candidate], job: Job, *, stage: str, session: str) -> Iterator[Trial]:
-        """One Trial a candidate, in order, each in a Job of its own; `job` gives Workload, rivals, rungs and modes."""
-        for candidate, build in self.builder.builds(candidates):
-            yield from self.evaluate_built([(candidate, build)], job, stage=stage, session=session)
+    def evaluate(self, candidates: Iterable[Candidate], job: Job, *, stage: str, session: str, beside: int = 1) -> Iterator[Trial]:
+        """One Trial a candidate, in order; `job` gives Workload, rivals, rungs and modes. So many are measured `beside` each other in one
+        Job: the rivals' rounds are a large part of what a screen costs, and the first decides how many there are."""
+        waiting = []
+        for built in self.builder.builds(candidates):
+            waiting.append(built)
+            if len(waiting) == beside:
+                yield from self.evaluate_built(waiting, job, stage=stage, session=session)
+                waiting = []
+        if waiting:
+            yield from self.evaluate_built(waiting, job, stage=stage, session=session)
 
     def evaluate_built(
         self, built: list[tuple[Candidate, Build | Verdict | None]], job: Job, *, stage: str, session: str

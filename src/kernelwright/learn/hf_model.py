@@ -60,12 +60,23 @@ def load(name: str, weights: str = "float32") -> tuple[Any, Any]:
         raise ValueError(
             f"{name} is no model that transformers can load ({reason}); give a folder, a .gguf file or a name on the Hub"
         ) from None
-    if tokenizer.pad_token is None:
-        tokenizer.pad_token = tokenizer.eos_token
+    _agree(tokenizer, model.config)
     tokenizer.padding_side = "left"
     if not tokenizer.chat_template:
         tokenizer.chat_template = PLAIN_CHAT
     return model, tokenizer
+
+
+def _agree(tokenizer: Any, config: Any) -> None:
+    """The config says which tokens end an answer and fill a batch. From a GGUF file transformers 5.17 gives the tokenizer the token that
+    begins a message for both: no answer would end before its last allowed token."""
+    for name in ("eos_token", "pad_token"):
+        own = getattr(config, f"{name}_id", None)
+        own = own if isinstance(own, list) or own is None else [own]
+        if own and getattr(tokenizer, f"{name}_id") not in own:
+            setattr(tokenizer, name, tokenizer.convert_ids_to_tokens(own[0]))
+    if tokenizer.pad_token is None:
+        tokenizer.pad_token = tokenizer.eos_token
 
 
 def context(model: Any, asked: int | None = None) -> int:

@@ -6,9 +6,13 @@ Shapes are split before anything is learnt: every Workload with the axes of a he
 from __future__ import annotations
 
 import math
+import os
 import random
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
+from functools import partial
+from multiprocessing import get_context
 from pathlib import Path
 from typing import NamedTuple
 
@@ -29,6 +33,8 @@ OFF_GRID = 12
 """Of the sparse ones: sizes that the training grid does not have."""
 RANDOM_WORKLOADS, DESIGNS_EACH = 1500, 8
 """Legal designs of the space: what is legal where must be known beyond the grid of measured shapes."""
+FEW = 100
+"""Workloads that are not worth the start of a process a core."""
 LARGEST = 16384
 GOOD = 0.97
 """Share of the best speed from which a config is one to imitate: what a screen cannot tell from the best."""
@@ -111,11 +117,14 @@ def make_corpus(
     seed: int = 0,
     workloads: int = RANDOM_WORKLOADS,
     told: Callable[[int, int], None] = lambda done, total: None,
+    screens: Iterable[Row] = (),
 ) -> tuple[int, int]:
-    """Writes the files; how many measured configs and designs. Held-out shapes have a file of their own. Left out are
-    Families that are the fastest nowhere. Raises TableError where nothing
-    measured is left."""
+    """Writes the files; how many measured configs and designs. Held-out shapes have a file of their own. `screens` are learnt as well,
+    those of held-out shapes left out: a table of what a search chose flatters every search. Left out are Families that are the fastest
+    nowhere. Raises TableError where nothing measured is left."""
     every = tables_of(rows, device)
+    known = {t.workload for t in every}
+    every += [t for t in tables_of(screens, device) if t.workload not in known and not is_held_out(t.workload)]
     tables = [t for t in every if not is_held_out(t.workload)]
     fastest = {max(t.rows, key=lambda r: r.ratio).family for t in tables if t.best}
     kept = [r for t in tables for r in t.rows if r.family in fastest]
@@ -126,23 +135,44 @@ def make_corpus(
     write(folder / MEASURED, device, kept)
     write(folder / HELD, device, [r for t in every if is_held_out(t.workload) for r in t.rows])
     rng = random.Random(seed)
+    random_ones = {random_workload(rng) for _ in range(workloads)}
+    asked = [*((t.workload, 0) for t in tables), *((w, DESIGNS_EACH) for w in sorted(random_ones, key=lambda w: w.name))]
     written: list[Row] = []
     guessed: list[Row] = []
-    total = len(tables) + workloads
-    for i, w in enumerate([*(t.workload for t in tables), *(random_workload(rng) for _ in range(workloads))]):
-        families = [f for f in families_for(w, device)[0] if f.name in fastest]
-        found = estimated(tuple(families), w, device)
-        guessed += [Row(workload=w.name, family=family, config=config, microseconds=us) for family, config, us in found]
-        told(i + 1, total)
-        if i < len(tables):
-            continue
-        vocabulary = Vocabulary({f.name: f.space(w, device) for f in families})
-        drawn = random_designs(Legal(vocabulary, families, w, device), vocabulary, rng.choice, 4 * DESIGNS_EACH)
-        for family, config in map(vocabulary.config, {d: None for d, _ in zip(drawn, range(DESIGNS_EACH), strict=False)}):
-            written.append(Row(workload=w.name, family=family, config=config))
+    for i, (found, drawn) in enumerate(_described(asked, device, frozenset(fastest), seed), 1):
+        guessed += found
+        written += drawn
+        told(i, len(asked))
     write(folder / DESIGNS, device, written)
     write(folder / GUESSED, device, guessed)
     return len(kept), len(written)
+
+
+def _described(
+    asked: Sequence[tuple[Workload, int]], device: DeviceFacts, names: frozenset[str], seed: int
+) -> Iterator[tuple[list[Row], list[Row]]]:
+    """Of each Workload what the Families' models guess, and so many legal designs: 30 ms each, so all cores share them."""
+    work = partial(_describe, device=device, names=names, seed=seed)
+    jobs = len(os.sched_getaffinity(0))
+    if jobs == 1 or len(asked) < FEW:
+        yield from map(work, asked)
+        return
+    with ProcessPoolExecutor(jobs, get_context("spawn")) as pool:
+        yield from pool.map(work, asked, chunksize=16)
+
+
+def _describe(asked: tuple[Workload, int], device: DeviceFacts, names: frozenset[str], seed: int) -> tuple[list[Row], list[Row]]:
+    w, designs = asked
+    families = [f for f in families_for(w, device)[0] if f.name in names]
+    found = estimated(tuple(families), w, device)
+    guessed = [Row(workload=w.name, family=family, config=config, microseconds=us) for family, config, us in found]
+    if not designs:
+        return guessed, []
+    vocabulary = Vocabulary({f.name: f.space(w, device) for f in families})
+    choose = random.Random(f"{seed} {w.name}").choice
+    drawn = random_designs(Legal(vocabulary, families, w, device), vocabulary, choose, 4 * designs)
+    kept = {d: None for d, _ in zip(drawn, range(designs), strict=False)}
+    return guessed, [Row(workload=w.name, family=family, config=config) for family, config in map(vocabulary.config, kept)]
 
 
 def random_workload(rng: random.Random) -> Workload:
@@ -189,6 +219,17 @@ class Lesson:
     def __post_init__(self) -> None:
         self.ratios = np.array([r.ratio for r in self.rows])
         self.shares = self.ratios / max(self.table.best, 1e-9)
+
+
+COMPLETE = 150
+"""Configs of a table that is more than what a search happened to screen."""
+
+
+def pools(found: Sequence[Lesson]) -> list[list[Lesson]]:
+    """Complete tables and others: as many prompts are of the one kind as of the other, however few there are."""
+    complete = [len(lesson.rows) >= COMPLETE for lesson in found]
+    split = ([lesson for lesson, yes in zip(found, complete, strict=True) if yes is kind] for kind in (True, False))
+    return [pool for pool in split if pool]
 
 
 def lessons(tables: Sequence[Table], guessed: Mapping[str, list[Choice]], vocabulary: Vocabulary) -> list[Lesson]:

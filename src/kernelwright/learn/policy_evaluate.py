@@ -25,12 +25,12 @@ from kernelwright.propose.neighbours import Neighbours
 from kernelwright.propose.policy import CONFIDENCE
 from kernelwright.report.lines import Line, chart
 
-SEEDS, BUDGET = 20, 64
+SEEDS, BUDGET = 20, 256
 SMALLEST = 8
 """Tables with fewer configs say nothing of a search."""
-DENSE = 200
-"""Tables with so many configs count as dense. Surrogates are replayed on them alone: they take 0.1 s a candidate, and among 40 there
-is nothing to model."""
+DENSE = 150
+"""Tables with so many configs count as dense: one turn of measuring, some too noisy to time. Surrogates are replayed on them alone: they
+take 0.1 s a candidate, and among 40 there is nothing to model."""
 BEFORE, AFTER = "policy before RL", "policy after RL"
 ALONE = ", alone"
 """End of the name of a policy whose proposals are not ordered by the Families' estimates as well."""

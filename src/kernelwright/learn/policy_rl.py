@@ -17,7 +17,7 @@ from typing import Protocol
 
 import torch
 
-from kernelwright.learn.policy_data import Corpus, Lesson, guessed_designs, history, lessons, prompt
+from kernelwright.learn.policy_data import Corpus, Lesson, guessed_designs, history, lessons, pools, prompt
 from kernelwright.learn.policy_legal import Constraint, Listed
 from kernelwright.learn.policy_model import Policy, Prompts
 from kernelwright.learn.policy_run import Checkpoint, Curves, trained
@@ -64,22 +64,30 @@ class Rewards(Protocol):
         """What may be written after a prompt that saw these rows."""
         ...
 
+    def soon(self, asked: Sequence[tuple[Lesson, Sequence[tuple[int, ...]]]]) -> None:
+        """All that a step is about to ask for, so that it is compiled side by side."""
+        ...
+
     def of(self, lesson: Lesson, designs: Sequence[tuple[int, ...]]) -> list[Row | None]:
         """None: it says nothing (too noisy to time)."""
         ...
 
 
 class FromTables:
-    """Rewards of measured configs; nothing else may be written, and nothing that the prompt's search has seen."""
+    """Rewards of measured configs; nothing else may be written, and nothing that the prompt's search has seen. Of complete tables, where
+    there are any: among what a search chose there is little to tell apart."""
 
     def __init__(self, lessons: Sequence[Lesson]):
-        self.lessons: Sequence[Lesson] = [lesson for lesson in lessons if len(lesson.rows) > 1]
+        self.lessons: Sequence[Lesson] = next(iter(pools([x for x in lessons if len(x.rows) > 1])), [])
         self._rows = {id(lesson): dict(zip(lesson.designs, lesson.rows, strict=True)) for lesson in self.lessons}
 
     def constraint(self, lesson: Lesson, seen: Sequence[Row]) -> Constraint:
         known = {id(r) for r in seen}
         left = [d for r, d in zip(lesson.rows, lesson.designs, strict=True) if id(r) not in known]
         return Listed(left if len(left) > 1 else lesson.designs)
+
+    def soon(self, asked: Sequence[tuple[Lesson, Sequence[tuple[int, ...]]]]) -> None:
+        pass
 
     def of(self, lesson: Lesson, designs: Sequence[tuple[int, ...]]) -> list[Row | None]:
         rows = self._rows[id(lesson)]
@@ -116,6 +124,7 @@ def reinforce(
         policy.eval()  # there is no dropout; likelihoods are those that were sampled by
         groups = sample(policy, prompts, constraints, settings.group, generator)
         window.dead += sum(settings.group - len(g) for g in groups)
+        judge.soon([(chosen[i], [s.words for s in group]) for i, group in enumerate(groups)])
         kept: list[tuple[int, list[Sample], list[float]]] = []
         for i, group in enumerate(groups):
             rows = judge.of(chosen[i], [s.words for s in group]) if group else []

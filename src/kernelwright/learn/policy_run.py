@@ -42,7 +42,7 @@ class Checkpoint:
         with other settings."""
         if not self.path.exists():
             return 0
-        state = _read(self.path, policy.where)
+        state = _read(self.path)
         if state["settings"] != self.settings:
             changed = sorted(k for k in self.settings if state["settings"].get(k) != self.settings[k])
             raise PolicyError(
@@ -58,15 +58,16 @@ def trained(folder: Path, stage: str, device: torch.device | str = "cpu") -> Pol
     path = folder / f"{stage}.pt"
     if not path.exists():
         raise PolicyError(f"{path} is not there; run `kernelwright train {stage} --out {folder}` first")
-    state = _read(path, device)
+    state = _read(path)
     policy = Policy(Vocabulary(state["spaces"]), Size(**state["size"])).to(device)
     policy.load_state_dict(state["policy"])
     return policy
 
 
-def _read(path: Path, device: torch.device | str) -> dict[str, Any]:
+def _read(path: Path) -> dict[str, Any]:
+    """On the CPU: who takes weights and moments moves them; AdamW's counts of steps must stay there, or every step waits for the GPU."""
     try:
-        return torch.load(path, map_location=device, weights_only=True)
+        return torch.load(path, map_location="cpu", weights_only=True)
     except (OSError, RuntimeError, EOFError, ValueError) as error:
         raise PolicyError(f"{path} cannot be read ({error}); remove it and run its stage again") from None
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import torch
 
-from kernelwright.learn.policy_data import Corpus, Lesson, best_of, guessed_designs, history, lessons, prompt, to_imitate
+from kernelwright.learn.policy_data import Corpus, Lesson, best_of, guessed_designs, history, lessons, pools, prompt, to_imitate
 from kernelwright.learn.policy_model import Policy, Prompts, Size
 from kernelwright.learn.policy_run import Checkpoint, Curves, trained
 from kernelwright.learn.policy_sample import Written, log_likelihood
@@ -60,7 +60,7 @@ def imitate(
         policy = trained(folder, "pretrain", device)
     vocabulary = policy.vocabulary
     learnt, watched = taught(corpus, vocabulary)
-    free = lessons(corpus.designs, corpus.guessed, vocabulary)
+    measured, free = pools(learnt), lessons(corpus.designs, corpus.guessed, vocabulary)
     optimizer = torch.optim.AdamW(policy.parameters(), settings.rate, betas=(0.9, 0.98), weight_decay=0.01)
     checkpoint = Checkpoint(folder, stage, asdict(settings))
     done = checkpoint.resume(policy, optimizer)
@@ -69,7 +69,7 @@ def imitate(
         rng = random.Random(f"{settings.seed} {stage} {step}")
         prompts, designs = [], []
         for _ in range(settings.prompts):
-            lesson = rng.choice(free if free and rng.random() < FREE[stage] else learnt)
+            lesson = rng.choice(free if free and rng.random() < FREE[stage] else rng.choice(measured))
             seen = history(lesson, rng) if lesson.table.best else []
             prompts.append(prompt(lesson, vocabulary, seen, rng, settings.contrast, blur=bool(lesson.table.best)))
             if stage == "pretrain":

@@ -28,6 +28,8 @@ CLOSE = 0.97
 """Share of the best known speed that counts as found: a screen cannot tell more."""
 BATCH = 4
 """Candidates that are proposed before the first of them is measured. The loop asks for 8, which few candidates would make too coarse."""
+SHOWN = 32
+"""Candidates that curves show."""
 RESAMPLES = 2000
 
 
@@ -117,15 +119,15 @@ def knowledge_of(tables: Sequence[Table], families: Sequence[Listed]) -> Knowled
 
 
 def replay(
-    table: Table, search: type[Proposer], name: str, seed: int, budget: int, knowledge: Knowledge | None = None, stop: float = 1.0
+    table: Table, search: type[Proposer], name: str, seed: int, budget: int, knowledge: Knowledge | None = None, stop: float = CLOSE
 ) -> Run:
-    """Ends at `budget` candidates, at a share of `stop`, or with the table."""
+    """Ends at `budget` candidates, with the table, once the best was found, and from SHOWN candidates on at a share of `stop`."""
     families = families_of(table)
     given = (table.workload, families, table.device)
     proposer = search(*given, knowledge, seed) if issubclass(search, Neighbours) else search(*given, seed)  # pyright: ignore
     shares: list[float] = []
     try:
-        while len(shares) < budget and max(shares, default=0.0) < stop:
+        while len(shares) < budget and max(shares, default=0.0) < (stop if len(shares) >= SHOWN else max(stop, 1.0)):
             batch = proposer.propose(min(BATCH, budget - len(shares)))
             if not batch:
                 break
