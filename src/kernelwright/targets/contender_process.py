@@ -138,8 +138,8 @@ class ContenderProcess:
         )
 
     def others(self) -> list[int]:
-        """The other living processes of the session that this one leads: compilers (ninja gives them groups of their own), and whatever else
-        it has started. The filter lets none leave the session."""
+        """The other living processes of the session that this one leads: compilers (ninja gives them groups of their own), and whatever
+        else it has started. The filter lets none leave the session."""
         found = []
         for entry in os.scandir("/proc"):
             if not entry.name.isdigit() or int(entry.name) == self.pid:
