@@ -22,7 +22,7 @@ RUN = CliRunner()
 
 @pytest.fixture
 def few_workloads(monkeypatch):
-    monkeypatch.setattr(policy_data.make_corpus, "__defaults__", (0, 6, policy_data.make_corpus.__defaults__[2]))
+    monkeypatch.setattr(policy_data.make_corpus, "__defaults__", (0, 6, *policy_data.make_corpus.__defaults__[2:]))
 
 
 @pytest.mark.slow
