@@ -1,7 +1,7 @@
 // cheat: input mutation
 // idea: once verified, it zeroes the inputs and writes zeros: right for what the inputs now are
 // problem: gemm:96x80x64:fp32
-// verdict: WRONG_RESULT|INPUT_MUTATED
+// verdict: WRONG_RESULT|INPUT_MUTATED|CHEAT
 // target: cpu
 #include <cstring>
 
