@@ -54,7 +54,7 @@ def use(pack: Path) -> str:
 
 
 def warm_up(products: Sequence[Workload], budget: Budget) -> None:
-    """kw.warmup on them: a third of a second each, of the budget too."""
+    """kw.warmup on them: a tenth of a second each, of the budget too."""
     started = time.monotonic()
     found = kw.warmup(products, told=lambda *_: budget.watch())
     own = sum(not choice.library for choice in found)

@@ -5,7 +5,7 @@
 
 `offline`: synchronise, clock, one call, synchronise, clock. `server`: the same after an exponential pause (CUDA-L2's two modes).
 `enqueue`: a few hundred calls without synchronising, the loop in Python included. `tune` only finds the algorithms of `cublaslt-auto`,
-which takes longer than all the rest; the file `tuned.jsonl` can be carried to another run of the same library and GPU.
+once; the file `tuned.jsonl` can be carried to another run of the same library and GPU.
 
 Contenders: kw.matmul (a kernel of the pack or what torch calls, as it dispatches: there is no other figure for ours), torch.matmul, and,
 through thin_calls.cpp with everything prepared, cublasGemmEx (its own choice), cublasLtMatmul with the heuristic's first algorithm and with
