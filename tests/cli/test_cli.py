@@ -75,6 +75,7 @@ assert "torch" not in sys.modules and "numpy" not in sys.modules, "a heavy impor
         (["bench", "chains", "--target", "cpu", "--mode", "quick"], "quick"),
         (["bench", "chains", "--target", "cpu", "--mode", "device-chain"], "sm_90"),
         (["tune", "gemm:8x8x8:fp32", "--target", "fake", "--mode", "device-chain"], "sm_90"),
+        (["tune", "nowhere.txt", "--target", "fake"], "nowhere.txt"),
         (["replay", "xyz"], "xyz"),
         (["replay", "abcdef"], "abcdef"),
         (["pack", "info", "nowhere"], "nowhere"),
@@ -199,3 +200,23 @@ def test_a_limited_suite_is_a_sample_that_grows():
     both = workloads_of("hgemm-1000", layouts=["nn", "nt"], limit=20)
     assert len(both) == 40 and both[20:] == few and {w.replace(layout="nt") for w in both[:20]} == set(few)
     assert [w.layout for w in workloads_of("gemm:8x8x8:fp16", layouts=["nn", "nt"])] == ["nn", "nt"]
+
+
+def test_a_list_of_problems_is_a_suite(tmp_path):
+    from kernelwright.cli.common import workloads_of
+
+    listed = tmp_path / "mine.txt"
+    listed.write_text("# decode\ngemm:8x16x16:fp32\n\ngemm:16x16x16:fp32:nt  # once more below\ngemm:16x16x16:fp32:nt\n")
+    assert [w.name for w in workloads_of(str(listed))] == ["gemm:8x16x16:fp32:nn", "gemm:16x16x16:fp32:nt"]
+    plain = tmp_path / "plain.txt"
+    plain.write_text("gemm:8x16x16\ngemm:16x16x16\n")
+    asked = workloads_of(str(plain), "bf16", ["nt", "nn"])
+    assert [(w.dtype, w.layout, w.axes["M"]) for w in asked] == [("bf16", x, m) for x in ("nt", "nn") for m in (8, 16)]
+    words = ("--target", "fake", "--minutes", "0.2", "--trials", "8", "--confirm-seconds", "0.2", "--json")
+    done = kernelwright("tune", str(listed), *words, "--out", str(tmp_path / "out"), home=tmp_path)
+    assert done.returncode == 0, done.stderr
+    told = json.loads(done.stdout)
+    assert told["kernels"] >= 1 and told["pack"] == str(tmp_path / "out" / "pack-mine")
+    listed.write_text("# nothing\n")
+    with pytest.raises(typer.BadParameter, match="names no problem"):
+        workloads_of(str(listed))

@@ -9,6 +9,7 @@ import typer
 
 from kernelwright.cli.common import (
     BAD_REQUEST,
+    LIST_SUFFIX,
     Dtype,
     Json,
     Layouts,
@@ -29,7 +30,9 @@ def register(app: typer.Typer) -> None:
     def bench(
         suite: Annotated[
             str,
-            typer.Argument(help="A suite (hgemm-1000, llm-shapes, chains ...), one problem, kernelbench:LEVEL (1 to 4) or cudahercules."),
+            typer.Argument(
+                help="A suite (hgemm-1000, llm-shapes ...), a .txt file of problems, one problem, kernelbench:LEVEL or cudahercules."
+            ),
         ],
         path: Annotated[Path | None, typer.Option(help="The checkout of KernelBench or CUDAHercules.")] = None,
         answers: Annotated[
@@ -143,7 +146,7 @@ def register(app: typer.Typer) -> None:
 
 
 def suite_slug(text: str) -> str:
-    return Path(text).name.replace(":", "-")
+    return Path(text).name.removesuffix(LIST_SUFFIX).replace(":", "-")
 
 
 def best_known(archive, w, device, device_name: str):

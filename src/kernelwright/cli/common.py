@@ -17,6 +17,8 @@ from typing import Annotated, Any
 import typer
 
 NO_KERNEL, BAD_REQUEST, OUR_FAULT, INTERRUPTED = 1, 2, 3, 130
+LIST_SUFFIX = ".txt"
+"""Of a file that names problems, one a line."""
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else on stdout.")]
 TargetName = Annotated[str, typer.Option("--target", help="auto, cpu, cuda, cuda:sm_80, cuda:sm_90 or fake.")]
@@ -109,11 +111,16 @@ def command_line() -> str:
 def workloads_of(
     text: str, dtype: str | None = None, layouts: Sequence[str] = (), accumulate: str | None = None, *, limit: int | None = None
 ) -> tuple[Any, ...]:
-    """The Workloads that a suite's name, a problem or a KernelBench file stands for, in each of the layouts. With `limit` only so many of
-    each layout, drawn at random, but the same ones every time, and a larger limit adds to those of a smaller: the first of a suite are all
-    of a kind."""
+    """The Workloads that a suite's name, a problem, a KernelBench file or a list (LIST_SUFFIX) stands for, in each of the layouts. With
+    `limit` only so many of each layout, drawn at random, but the same ones every time, and a larger limit adds to those of a smaller: the
+    first of a suite are all of a kind. Raises ProblemError, BadParameter."""
     from kernelwright.problems import LAYOUTS, resolve, suites
 
+    if text.endswith(LIST_SUFFIX):
+        names = listed(Path(text))
+        drawn = [names[i] for i in sampled(len(names), limit)]
+        every = (resolve(name, dtype=dtype, layout=x, accumulate=accumulate) for x in layouts or (None,) for name in drawn)
+        return tuple(dict.fromkeys(every))
     if text not in suites.SUITES:
         return tuple(resolve(text, dtype=dtype, layout=layout, accumulate=accumulate) for layout in layouts or (None,))
     if wrong := [layout for layout in layouts if layout not in LAYOUTS]:
@@ -123,6 +130,18 @@ def workloads_of(
         raise typer.BadParameter(f"{text} has workloads that are no products, which have no layout; leave --layout out")
     drawn = sampled(len(suite), limit)
     return tuple(suite[i].replace(dtype=dtype or suite[i].dtype, layout=x or suite[i].layout) for x in layouts or (None,) for i in drawn)
+
+
+def listed(path: Path) -> list[str]:
+    """The problems that a file names, one a line; after # is a comment. Raises BadParameter."""
+    try:
+        lines = path.read_text().splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise typer.BadParameter(f"{path} cannot be read as a list of problems: {error}") from None
+    found = [name for line in lines if (name := line.partition("#")[0].strip())]
+    if not found:
+        raise typer.BadParameter(f"{path} names no problem; write one a line, like gemm:8x4096x4096:bf16:nt")
+    return found
 
 
 def sampled(count: int, limit: int | None) -> list[int]:

@@ -37,7 +37,7 @@ TABLE_ROWS = 50
 def register(app: typer.Typer) -> None:
     @app.command(epilog="Example: kernelwright tune hgemm-1000 --minutes 30 --rival cublas --rival cublaslt-auto")
     def tune(
-        suite: Annotated[str, typer.Argument(help="A suite (hgemm-1000, llm-shapes, chains ...) or one problem.")],
+        suite: Annotated[str, typer.Argument(help="A suite (hgemm-1000, chains ...), a .txt file with a problem a line, or one problem.")],
         target: TargetName = "auto",
         dtype: Dtype = None,
         layout: Layouts = None,
