@@ -1,4 +1,4 @@
-"""What an OpenAI-compatible server sent back, as an Answer: a completion, or a stream of server-sent events from servers that only stream."""
+"""What an OpenAI-compatible server sent back, as an Answer: a completion, or the events of a server that only streams."""
 
 from __future__ import annotations
 
