@@ -149,6 +149,15 @@ def mixtral():
     return transformers.MixtralForCausalLM(transformers.MixtralConfig(**sizes)).half()
 
 
+@pytest.mark.parametrize("method", ["wanda", "sparsegpt"])
+def test_an_encoder_and_decoder_is_pruned(method):
+    """T5's decoder has a config, and so a cache, of its own; a second run of a block would find keys and values there."""
+    sizes = {"d_model": 32, "d_kv": 16, "d_ff": 64, "num_layers": 2, "num_heads": 2}
+    model = transformers.T5ForConditionalGeneration(transformers.T5Config(vocab_size=100, **sizes))
+    done = sparse.prune_(model, method, 0.5, [{"input_ids": IDS, "decoder_input_ids": IDS}])
+    assert len(done) == 32 and model.config.use_cache and model.decoder.config.use_cache and not model.encoder.config.use_cache
+
+
 @pytest.mark.filterwarnings("default:.*of this model's weights were left alone")
 def test_matrices_that_are_no_linear_layers_are_named():
     with pytest.raises(ValueError, match=r"no nn\.Linear to prune .*h\.0\.attn\.c_attn is none"):

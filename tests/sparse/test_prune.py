@@ -208,6 +208,7 @@ def test_refusals():
         (("wanda", 1.0, x), "not between 0 and 1"),
         (("wanda", 0.5, None), "wanda needs calibration data"),
         (("sparsegpt", 0.5, []), "calibration data is empty"),
+        (("wanda", 0.5, x[0]), "pass a list of batches"),
     ):
         with pytest.raises(ValueError, match=said):
             sparse.prune_(model, *arguments)

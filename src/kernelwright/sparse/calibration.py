@@ -156,15 +156,15 @@ def _call(model: nn.Module, batch: Any) -> Any:
 def _inference(model: nn.Module):
     """In eval mode and without a cache of keys and values, which a second run of a block would append to."""
     training = {m: m.training for m in model.modules()}
-    config: Any = getattr(model, "config", None)
-    cached = getattr(config, "use_cache", None)
+    configs: list[Any] = [getattr(m, "config", None) for m in model.modules()]  # T5's decoder has its own
+    cached = {id(c): c for c in configs if getattr(c, "use_cache", None)}
     model.eval()
-    if cached:
+    for config in cached.values():
         config.use_cache = False
     try:
         yield
     finally:
         for module, was in training.items():
             module.training = was
-        if cached:
-            config.use_cache = cached
+        for config in cached.values():
+            config.use_cache = True

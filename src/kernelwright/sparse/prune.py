@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -70,6 +70,10 @@ def prune_(
         raise ValueError(f"scope={scope!r} is neither 'row' nor 'layer'")
     if calibration is None and (method != "magnitude" or errors):
         raise ValueError(f"{method} needs calibration data; pass calibration=[batches of the model's inputs]")
+    if isinstance(calibration, Tensor | Mapping):
+        raise ValueError("calibration is one batch; pass a list of batches, [batch] if it is the only one")
+    if block < 1:
+        raise ValueError(f"block={block} is no number of columns; the paper's is {sparsegpt.BLOCK}")
     if not (layers := _layers(model, skip)):
         other = next((f" {name} is none, for example." for name in elsewhere(model)), "")
         raise ValueError(f"this model has no nn.Linear to prune (those that are tied or named in skip are left alone).{other}")
@@ -93,11 +97,12 @@ def prune_(
         for name, layer in layers.items():
             prune_layer(name, layer, None)
     else:
-        calibrate(model, layers, calibration or (), prune_layer, products=errors or method == "sparsegpt")
+        calibrate(model, layers, () if calibration is None else calibration, prune_layer, products=errors or method == "sparsegpt")
     others = {name: p.numel() for name, p in elsewhere(model).items() if name not in layers}
     if 10 * sum(others.values()) > sum(layer.weight.numel() for layer in layers.values()):
         name, share = max(others, key=lambda n: others[n]), sum(others.values()) / sum(p.numel() for p in model.parameters())
-        warnings.warn(f"{share:.0%} of this model's weights were left alone, as {name} and others are no nn.Linear", stacklevel=2)
+        said = f"{share:.0%} of this model's weights were left alone, as {name} and others are no nn.Linear"
+        warnings.warn(said, stacklevel=3)  # no_grad is between
     return done
 
 
