@@ -65,11 +65,12 @@ def refuses(w: Workload) -> str | None:
 
 
 SEEDS: tuple[Config, ...] = tuple(
-    {"warps": warps, "slots": slots, "cluster": cluster, "packing": "at_once", "tiles": tiles, "prefetch": prefetch}
+    {"warps": warps, "slots": slots, "cluster": cluster, "packing": packing, "tiles": tiles, "prefetch": prefetch}
     for tiles in ring.TILES
     for cluster in (2, 4, 1, 8, 16)
     for warps, slots in ((16, 3), (24, 2), (20, 3), (32, 2), (12, 4), (8, 4), (8, 2), (4, 2))
-    for prefetch in ((0, 1) if (warps, cluster) == (16, 2) else (1,))
+    for packing, prefetch in (("at_once", 0), ("at_once", 1), ("late", 1))
+    if (packing, prefetch) == ("at_once", 1) or (warps == 16 and cluster <= 2 and (prefetch or cluster == 2))
 )
 """About what won in scratch kernels on an H200 (clusters of 2, 16 warps, 3 slots), there without a prefetch; larger clusters and fewer
-warps as X and sums grow."""
+warps as X and sums grow. Packed late, a warp of few has more loads on their way."""
