@@ -226,6 +226,11 @@ def test_refusals(pruned):
     change(modules=["model.norm"])
     with pytest.raises(sparse.SparseError, match=r"no nn\.Linear"):
         sparse.from_pretrained(path / "sparse")
+    change(modules=[*said["quantization_config"]["modules"], "lm_head"])
+    with pytest.raises(sparse.SparseError, match=r"lm_head\.weight is not in the checkpoint"):
+        sparse.from_pretrained(path / "sparse")
+    with pytest.raises(sparse.SparseError, match="are sparse already"):
+        sparse.convert(model)
     change()
     weights = path / "sparse" / "model.safetensors"
     whole = bytearray(weights.read_bytes())

@@ -33,6 +33,8 @@ class _Place(nn.Module):
         self.shape_of_layer = (linear.out_features, linear.in_features)
 
     def filled(self, name: str, dtype: torch.dtype) -> SparseLinear:
+        if not self.get_buffer("shape").numel():
+            raise SparseError(f"{name} is not in the checkpoint, though its config says so; copy or write it again")
         weight = from_canonical({entry: self._buffers[entry] for entry in NAMES}, name)  # pyright: ignore[reportArgumentType]
         if weight.shape != self.shape_of_layer:
             raise SparseError(f"{name} is {weight.shape} in the checkpoint and {self.shape_of_layer} in the model: its config is another's")

@@ -195,6 +195,7 @@ def convert(model: nn.Module, layout: str = quad_bitmap.NAME, *, skip: Sequence[
     others = elsewhere(model)
     if not converted:
         reasons = [why for name, why in left.items() if not skipped(name, skip)]
+        reasons += ["its layers are sparse already" for m in model.modules() if isinstance(m, SparseLinear)][:1]
         reasons += [f"{name} is no nn.Linear" for name in others] + [*left.values(), "it has no nn.Linear"]
         raise SparseError(f"no layer of this model was converted: {reasons[0]}")
     left |= dict.fromkeys(others, "is no nn.Linear")
