@@ -1,7 +1,7 @@
 """Prefill and decode of language models with and without kw.accelerate: eager, CUDA graphs, torch.compile.
 
     python benchmarks/models.py PACK... --out results/h200/models/bf16 --seconds 300 --engines eager graph
-    python benchmarks/models.py PACK... --out results/h200/models/bf16 --seconds 300 --cells decode:1x512 prefill:1x512 --engines graph compile
+    python benchmarks/models.py PACK... --out results/h200/models/bf16 --seconds 300 --engines graph compile --cells decode:1x512
     python benchmarks/models.py --out results/h200/models/bf16                             the summary alone
 
 Models have random weights: transformers' Llama with the sizes of Llama-3.1-8B, its Qwen2 with those of Qwen2.5-7B. A cell is a model, a
