@@ -133,22 +133,32 @@ def _check(result: int, what: str) -> int:
 # ------------------------------------------------------------------------------------------------- limits and capabilities
 
 
-def _limit(threads: int, memory: int | None) -> None:
+def bound_memory(size: int) -> None:
+    """So many bytes of address space beyond what this process has mapped."""
     with open("/proc/self/statm") as statm:
         mapped = int(statm.read().split()[0]) * resource.getpagesize()
+    _lower(resource.RLIMIT_AS, mapped + size)
+
+
+def _lower(what: int, wanted: int) -> None:
+    hard = resource.getrlimit(what)[1]
+    limit = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+    resource.setrlimit(what, (limit, limit))
+
+
+def _limit(threads: int, memory: int | None) -> None:
+    if memory is not None:
+        bound_memory(memory)
     with open("/proc/loadavg") as loadavg:
         tasks = int(loadavg.read().split()[3].split("/")[1])
     for what, wanted in (
-        (resource.RLIMIT_AS, resource.RLIM_INFINITY if memory is None else mapped + memory),
         (resource.RLIMIT_CPU, CPU_SECONDS * threads),
         (resource.RLIMIT_FSIZE, FILE_BYTES),
         (resource.RLIMIT_NOFILE, OPEN_FILES),
         (resource.RLIMIT_NPROC, tasks + TASKS),
         (resource.RLIMIT_CORE, 0),
     ):
-        hard = resource.getrlimit(what)[1]
-        limit = hard if wanted == resource.RLIM_INFINITY else wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
-        resource.setrlimit(what, (limit, limit))
+        _lower(what, wanted)
     try:
         with open("/proc/self/oom_score_adj", "w") as score:
             score.write("1000")
