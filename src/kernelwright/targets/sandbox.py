@@ -275,10 +275,24 @@ _DENIED = {
 }
 """System calls that are refused (EPERM) whatever their arguments. Those of new processes hold setpgid, without which ninja starts no
 compiler; a session (setsid) nobody leaves."""
-_CALLS = ("clone", "clone3", "kill", "tgkill", "prctl", "prlimit64", "openat", "openat2", "seccomp", "truncate")
+_CALLS = (
+    "clone",
+    "clone3",
+    "kill",
+    "tgkill",
+    "prctl",
+    "prlimit64",
+    "openat",
+    "openat2",
+    "seccomp",
+    "truncate",
+    "fcntl",
+    "ioctl",
+    "madvise",
+)
 _NUMBERS = {
-    "x86_64": dict(zip(_CALLS, (56, 435, 62, 234, 157, 302, 257, 437, 317, 76), strict=True)),
-    "aarch64": dict(zip(_CALLS, (220, 435, 129, 131, 167, 261, 56, 437, 277, 45), strict=True)),
+    "x86_64": dict(zip(_CALLS, (56, 435, 62, 234, 157, 302, 257, 437, 317, 76, 72, 16, 28), strict=True)),
+    "aarch64": dict(zip(_CALLS, (220, 435, 129, 131, 167, 261, 56, 437, 277, 45, 25, 29, 233), strict=True)),
 }
 _WRITING = {
     # creat, rename, mkdir, rmdir, link, unlink, symlink, and their *at forms
@@ -289,6 +303,16 @@ _NEWEST = 450
 """Calls that are younger than this list are ENOSYS, as on an older kernel."""
 _PRCTL_ALLOWED = (2, 3, 15, 16, 21, 23, 30, 38, 39, 51, 64, 0x53564D41)
 """Asking, and naming threads and memory; not: outliving the parent (PDEATHSIG), hiding from the judge (DUMPABLE), letting others trace."""
+
+
+_ARGUMENT_DENIED = {
+    "fcntl": (1, (8, 10, 15, 1024, 1026)),
+    "ioctl": (1, (0x8901, 0x8902, 0x5412)),
+    "madvise": (2, (9,)),
+}
+"""By call: which argument, and its values that are refused. Whom a file signals, and how (F_SETOWN, F_SETSIG, F_SETOWN_EX, FIOSETOWN,
+SIOCSPGRP: SIGKILL for the judge when a pipe can be read); leases and notices that hold up others' opening of a file (F_SETLEASE, F_NOTIFY);
+words typed for others (TIOCSTI); freeing shared pages in every process (MADV_REMOVE): a rival's next run would pay for the page faults."""
 
 
 def seccomp_available() -> bool:
@@ -337,6 +361,8 @@ def _program(machine: str, pid: int, *, abi: int, processes: bool) -> bytes:
     for name in ("kill", "tgkill"):
         when(numbers[name], argument(0), (equal, 0, 1, pid), allow, deny)
     when(numbers["prlimit64"], argument(0), (equal, 1, 0, 0), (equal, 0, 1, pid), allow, deny)
+    for name, (index, values) in _ARGUMENT_DENIED.items():
+        when(numbers[name], argument(index), *[(equal, len(values) - i, 0, value) for i, value in enumerate(values)], allow, deny)
     options = [(equal, len(_PRCTL_ALLOWED) - i, 0, option) for i, option in enumerate(_PRCTL_ALLOWED)]
     when(numbers["prctl"], argument(0), *options, deny, allow)
     if abi < 3:
