@@ -1,10 +1,11 @@
 """Interleaved, order-randomised rounds: every contender meets the same fresh inputs, the same clocks, the same noise.
 
 A round draws fresh inputs for every set that is used, then each contender in random order: inputs altered, outputs poisoned, one sample,
-outputs, inputs and guard bands of a secretly chosen set checked. Before a candidate runs again on what was drawn, it is drawn anew. No timed
-launch meets inputs that an earlier launch of anybody has met, nor its own contender any that are nearly those, so there is nothing to replay: not in what the candidate kept, nor in what rivals or references left in the device's memory. Ratios are taken
-inside a round, so that drift of the clock falls out. This module does not protect against a candidate that controls the clock itself:
-device code cannot, and a CPU candidate's samples are held against the judge's own clock (`targets.cpu_device`).
+outputs, inputs and guard bands of a secretly chosen set checked. Before a candidate runs again on what was drawn, it is drawn anew. No
+timed launch meets inputs that an earlier launch of anybody has met, nor its own contender any that are nearly those, so there is nothing to
+replay: not in what the candidate kept, nor in what rivals or references left in the device's memory. Ratios are taken inside a round, so
+that drift of the clock falls out. This module does not protect against a candidate that controls the clock itself: device code cannot, and
+a CPU candidate's samples are held against the judge's own clock (`targets.cpu_device`).
 """
 
 from __future__ import annotations
