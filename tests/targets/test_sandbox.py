@@ -33,6 +33,7 @@ ATTEMPTS = {
     "choosing that signal": "fcntl.fcntl(os.pipe()[0], 10, signal.SIGKILL)",
     "a lease of a file": "fcntl.fcntl(os.open(os.__file__, os.O_RDONLY), fcntl.F_SETLEASE, fcntl.F_RDLCK)",
     "freeing pages that others share": "mmap.mmap(-1, 1 << 20).madvise(mmap.MADV_REMOVE)",
+    "a file in memory": "os.memfd_create('more')",
     "leaving the group": "os.setsid()",
     "other cores": "os.sched_setaffinity(0, range(64))",
     "changing attributes": "os.chmod(secret, 0o777)",
@@ -199,6 +200,8 @@ def test_the_filter_of_both_architectures(machine):
     assert action("prlimit64", 0) == allow and action("prlimit64", 77) == allow and action("prlimit64", 5) == deny
     assert action("fcntl", 3, 4) == allow and action("fcntl", 3, 8) == deny and action("fcntl", 3, 1026) == deny
     assert action("madvise", 0, 0, 4) == allow and action("madvise", 0, 0, 9) == deny and action("ioctl", 3, 0x8902) == deny
+    strict = sandbox._program(machine, 77, abi=7, processes=False, memory_files=False)
+    assert interpret(strict, arch, numbers["memfd_create"]) == deny and action("memfd_create") == allow
     assert action("prctl", 15) == allow and action("prctl", 1) == deny and action("prctl", 4) == deny
     for group in sandbox._DENIED[machine].values():
         assert all(interpret(program, arch, call) == deny for call in group)

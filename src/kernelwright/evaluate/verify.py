@@ -7,6 +7,8 @@ checked in every run of every rung. References are computed in float64, after th
 from __future__ import annotations
 
 import math
+import random
+import secrets
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -15,12 +17,15 @@ from functools import partial
 import torch
 
 from kernelwright.evaluate.buffers import INTEGERS, Buffers, Shape
+from kernelwright.evaluate.drawn import drawn_shapes
 from kernelwright.evaluate.jobs import SCREEN_RUNGS
 from kernelwright.problems.problem import VENDOR_FACTOR, Case, Problem, Tensors
 from kernelwright.problems.validators import Finding
 from kernelwright.records import Check, Outcome, Workload
 from kernelwright.targets.target import CandidateFault, Contender, DeviceLost
 
+DRAWN = 4
+"""Shapes that the `shapes` rung draws beside the list: of a kernel that leaves out tails of 16 one in ten shows nothing."""
 Loader = Callable[[Workload, Buffers], Contender]
 """Loads the candidate for a Workload on its buffers; raises CandidateFault."""
 MakeBuffers = Callable[[Workload, Shape], Buffers]
@@ -174,11 +179,21 @@ class Ladder:
                 self._variant(variant, shape, name, climbers)
 
     def _case(
-        self, w: Workload, buffers: Buffers, climbers: Sequence[Climber], case: Case, *, rung: str, name: str, dependent: bool = False
+        self,
+        w: Workload,
+        buffers: Buffers,
+        climbers: Sequence[Climber],
+        case: Case,
+        *,
+        rung: str,
+        name: str,
+        dependent: bool = False,
+        inputs: Tensors | None = None,
     ) -> None:
+        """On these `inputs`, or on some that are drawn now."""
         if not (left := _left(climbers)):
             return
-        inputs = self.problem.generate(w, case, self.rng, self.device)
+        inputs = inputs or self.problem.generate(w, case, self.rng, self.device)
         ran: list[tuple[Climber, Tensors]] = []
         for one in left:
             one.note(f"verify {name}")
@@ -246,6 +261,11 @@ class Ladder:
             one.note("verify repeat")
             with one.climbing():
                 self._same_bits_again(buffers, one, inputs, others)
+        # who keeps results by a fingerprint of the inputs has one of these now; a column of them is altered, as between timed launches
+        buffers.fill(inputs)
+        if buffers.alter(random.SystemRandom()):
+            altered = {name: t.clone() for name, t in buffers.inputs().items()}
+            self._case(w, buffers, climbers, case, rung="repeat", name="nearly the same", inputs=altered)
 
     def _same_bits_again(self, buffers: Buffers, one: Climber, inputs: Tensors, others: Tensors) -> None:
         """Four runs over poison; then one over the results of other inputs and one over zeros: whether there is work to do must not be
@@ -293,12 +313,17 @@ class Ladder:
     def _variants(self, w: Workload) -> Iterator[tuple[Workload, Shape, str]]:
         for variant in self.problem.variants(w):
             yield variant, Shape(), "x".join(map(str, variant.axes.values()))
+        # the list can be known, and a kernel be right for what stands there alone
+        for drawn in drawn_shapes(None, [w], DRAWN, secrets.randbits(62), 1) if self.problem.any_shape else ():
+            yield drawn, Shape(), f"{'x'.join(map(str, drawn.axes.values()))}, drawn at random,"
         small = next((v for v in self.problem.variants(w) if min(v.axes.values(), default=0) > 1), None)
         for base in [small] if small else []:
             size = "x".join(map(str, base.axes.values()))
             yield base, Shape(pad=8), f"{size} rows padded by 8"
             yield base, Shape(pad=3), f"{size} rows padded by 3"
             yield base, Shape(offset=1), f"{size} one element off alignment"
+            if self.device == "cpu":
+                yield base, Shape(fenced=True), f"{size} with nothing to read behind any tensor"
 
     def _variant(self, w: Workload, shape: Shape, name: str, climbers: Sequence[Climber]) -> None:
         if not (left := _left(climbers)):

@@ -62,7 +62,7 @@ def enter(private: Path, readable: Iterable[str | Path] = (), *, threads: int = 
 
     `private` is a folder, the only place where files can be written; `readable` are files or folders besides Python and its packages.
     """
-    return (*restrict(private, readable, threads=threads), *seal())
+    return (*restrict(private, readable, threads=threads), *seal(memory_files=False))
 
 
 def restrict(
@@ -87,12 +87,13 @@ def restrict(
     return tuple(layers)
 
 
-def seal(*, processes: bool = False) -> tuple[str, ...]:
-    """The filter, for all threads of this process. With `processes` new ones may be made, until it is called again."""
+def seal(*, processes: bool = False, memory_files: bool = True) -> tuple[str, ...]:
+    """The filter, for all threads of this process. With `processes` new ones may be made, until it is called again; without `memory_files`
+    there are none in memory, which no limit of the address space counts (256 of 64 MiB each): where that is limited."""
     if not seccomp_available():
         return ()
     abi = landlock_abi()
-    _seccomp(abi, processes=processes)
+    _seccomp(abi, processes=processes, memory_files=memory_files)
     return ("seccomp",) if abi else ("seccomp (no landlock: files can be read, none written)",)
 
 
@@ -289,10 +290,11 @@ _CALLS = (
     "fcntl",
     "ioctl",
     "madvise",
+    "memfd_create",
 )
 _NUMBERS = {
-    "x86_64": dict(zip(_CALLS, (56, 435, 62, 234, 157, 302, 257, 437, 317, 76, 72, 16, 28), strict=True)),
-    "aarch64": dict(zip(_CALLS, (220, 435, 129, 131, 167, 261, 56, 437, 277, 45, 25, 29, 233), strict=True)),
+    "x86_64": dict(zip(_CALLS, (56, 435, 62, 234, 157, 302, 257, 437, 317, 76, 72, 16, 28, 319), strict=True)),
+    "aarch64": dict(zip(_CALLS, (220, 435, 129, 131, 167, 261, 56, 437, 277, 45, 25, 29, 233, 279), strict=True)),
 }
 _WRITING = {
     # creat, rename, mkdir, rmdir, link, unlink, symlink, and their *at forms
@@ -319,8 +321,8 @@ def seccomp_available() -> bool:
     return platform.machine() in _ARCH and os.path.exists("/proc/sys/kernel/seccomp/actions_avail")
 
 
-def _seccomp(abi: int, *, processes: bool) -> None:
-    program = _program(platform.machine(), os.getpid(), abi=abi, processes=processes)
+def _seccomp(abi: int, *, processes: bool, memory_files: bool) -> None:
+    program = _program(platform.machine(), os.getpid(), abi=abi, processes=processes, memory_files=memory_files)
 
     class Filter(ctypes.Structure):
         _fields_ = [("len", ctypes.c_ushort), ("filter", ctypes.c_char_p)]
@@ -330,7 +332,7 @@ def _seccomp(abi: int, *, processes: bool) -> None:
     _check(_syscall(_NUMBERS[platform.machine()]["seccomp"], 1, 1, ctypes.byref(filter_)), "seccomp")
 
 
-def _program(machine: str, pid: int, *, abi: int, processes: bool) -> bytes:
+def _program(machine: str, pid: int, *, abi: int, processes: bool, memory_files: bool = True) -> bytes:
     """The filter: `struct sock_filter` (code, jump if true, jump if false, k), 8 bytes each."""
     load, equal, at_least, any_bit, give = 0x20, 0x15, 0x35, 0x45, 0x06
     number, args = 0, 16  # offsets in struct seccomp_data: nr, and the low halves of six 64-bit arguments
@@ -361,6 +363,8 @@ def _program(machine: str, pid: int, *, abi: int, processes: bool) -> bytes:
     for name in ("kill", "tgkill"):
         when(numbers[name], argument(0), (equal, 0, 1, pid), allow, deny)
     when(numbers["prlimit64"], argument(0), (equal, 1, 0, 0), (equal, 0, 1, pid), allow, deny)
+    if not memory_files:
+        denied.append(numbers["memfd_create"])
     for name, (index, values) in _ARGUMENT_DENIED.items():
         when(numbers[name], argument(index), *[(equal, len(values) - i, 0, value) for i, value in enumerate(values)], allow, deny)
     options = [(equal, len(_PRCTL_ALLOWED) - i, 0, option) for i, option in enumerate(_PRCTL_ALLOWED)]
