@@ -35,8 +35,8 @@ CATCHES = {
     "poison detection": "rung `repeat`: the same bits over poison, over other results and over zeros",
     "precision downgrade": "rung `exact`: sums that half precision cannot hold, operands of many bits; the vendor's own error",
     "race": "rung `repeat`, and racecheck for packs",
-    "reading the harness": "the compiler is confined, its words about files that are no headers are not passed on; random numbers are seeded "
-    "after the fork",
+    "reading the harness": "the compiler is confined, its words about files that are no headers are not passed on; random numbers are "
+    "seeded after the fork",
     "shared translation unit": "a candidate is a translation unit of its own",
     "side streams": "a plan is data; device code that launches does not compile",
     "skipped tail": "rung `shapes`",
