@@ -31,8 +31,9 @@ LAYERS = {"Llama-3.1-8B": 32, "Qwen2.5-7B": 28}
 ENGINES = ("eager", "graph", "compile", "compile-graph")
 STEPS = 8
 """Of decode, in one sample."""
-BOUND = {"bf16": 0.06, "fp16": 0.02}
-"""Of logits after 30 layers whose products are rounded to 8 or 11 bits in another order; a wrong kernel gives 1 and more."""
+BOUND = {"bf16": 0.16, "fp16": 0.02}
+"""Of logits after 30 layers whose products are rounded to 8 or 11 bits in another order: torch.compile of torch's own layers, which rounds
+less often than the eager model, differs from it by 0.063 and 0.0086. A wrong kernel gives 1 and more."""
 SIDES = 3
 """Samples of an engine in a round: torch's layers, ours, and ours again."""
 COMPILE: dict[str, Any] = {"dynamic": False}
@@ -247,6 +248,7 @@ def prepared(
     logits: dict[str, float] = {}
     failed: dict[str, str] = {}
     wrong: list[str] = []
+    steps_made: list[Callable[[], torch.Tensor]] = []  # a graph that goes away, being wrong, takes the pool from those that follow
     for ours in (False, True):
         side, compiled = (OURS if ours else TORCH), _compiled(run)
         layers.become(ours)
@@ -260,6 +262,7 @@ def prepared(
             budget.watch()
             try:
                 step = _ready(run, compiled if name.startswith("compile") else run.step, name, pool)
+                steps_made.append(step)
                 run.reset()
                 got = step().float()
                 error = float((got - reference).norm() / reference.norm())

@@ -284,8 +284,8 @@ def last_line(path: Path) -> dict[str, float]:
     return dict(zip(lines[0].split(","), map(float, lines[-1].split(",")), strict=True))
 
 
-def proposal_ms(path: Path, device, batch: int = 8) -> float:
-    """Milliseconds of a proposal on this machine's CPU, in batches as the loop's: the median over held-out shapes, first batches."""
+def proposal_ms(path: Path, device, batch: int = 8, batches: int = 4) -> float:
+    """Milliseconds of a proposal on this machine's CPU, in batches as the loop's: the median over held-out shapes, of so many batches."""
     model = load(path)[0]
     kind = type("Timed", (PolicyProposer,), {"model": classmethod(lambda cls: model)})
     found = []
@@ -293,7 +293,7 @@ def proposal_ms(path: Path, device, batch: int = 8) -> float:
         able = families_for(w, device)[0]
         proposer = kind(w, able, device)
         begun = time.perf_counter()
-        made = proposer.propose(batch)
+        made = [candidate for _ in range(batches) for candidate in proposer.propose(batch)]
         found.append(1e3 * (time.perf_counter() - begun) / max(1, len(made)))
     return statistics.median(found)
 

@@ -1,8 +1,8 @@
 """Prefill and decode of language models with and without kw.accelerate: eager, CUDA graphs, torch.compile.
 
-    python benchmarks/models.py PACK... --out results/h200/models --seconds 300 --engines eager graph
-    python benchmarks/models.py PACK... --out results/h200/models --seconds 300 --cells decode:1x512 prefill:1x512 --engines graph compile
-    python benchmarks/models.py --out results/h200/models                                  the summary alone
+    python benchmarks/models.py PACK... --out results/h200/models/bf16 --seconds 300 --engines eager graph
+    python benchmarks/models.py PACK... --out results/h200/models/bf16 --seconds 300 --engines graph compile --cells decode:1x512
+    python benchmarks/models.py --out results/h200/models/bf16                             the summary alone
 
 Models have random weights: transformers' Llama with the sizes of Llama-3.1-8B, its Qwen2 with those of Qwen2.5-7B. A cell is a model, a
 type, a phase and BATCHxLENGTH: `prefill`, LENGTH tokens of each sequence up to the first new token (milliseconds); `decode`, STEPS greedy
@@ -15,11 +15,11 @@ once more: A/A), in random order. An engine whose logits are wrong is not timed.
 What the packs must hold: products nt in the model's type, of each projection for each number of tokens (BATCH in decode, BATCH x LENGTH in
 prefill), a bias included. These suites are that:
 
-    kernelwright tune llama-3.1-8b --target cuda --minutes 10 --rival eager --rival cublaslt-auto --out kernelwright-out
-    kernelwright tune qwen2.5-7b --target cuda --minutes 10 --rival eager --rival cublaslt-auto --out kernelwright-out
-    python benchmarks/models.py kernelwright-out/pack-llama-3.1-8b kernelwright-out/pack-qwen2.5-7b --out results/h200/models
+    kernelwright tune results/h200/models/layers.txt --target cuda --minutes 4 --rival eager --rival cublaslt --rival cublaslt-auto
+    python benchmarks/models.py kernelwright-out/pack-layers --warmup --out results/h200/models/bf16
 
-(`--dtype fp16` for fp16.) A pack of another suite serves by prediction, by what `--warmup` measures first with its kernels, or leaves the
+(layers.txt: both models, bf16, at most 4,096 tokens. The suites llama-3.1-8b and qwen2.5-7b go up to 65,536, take `--dtype fp16`, and make
+a pack each.) A pack of another suite serves by prediction, by what `--warmup` measures first with its kernels, or leaves the
 layers to torch: each line says how many it served. A device is served from one pack, the last one named that fits it.
 """
 

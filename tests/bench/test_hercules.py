@@ -178,3 +178,42 @@ def test_its_runs_are_read(checkout, tmp_path):
         (folder / f"sample_{sample}" / "solution.cu").write_text(SOLUTION + f"// {sample}")
     e = read(str(tmp_path / "results" / "run"), tasks(checkout, sm=90))
     assert [(a.sample, a.suffix) for a in e.answers["class2/general/scale"]] == [(0, ".cu"), (1, ".cu")]
+
+
+NORM = """
+import torch
+
+
+def get_inputs():
+    x = torch.randn(64, 32, device="cuda", dtype=torch.float32)
+    gamma = torch.ones(32, device="cuda", dtype=torch.float32)
+    return [("x", x), ("gamma", gamma), ("beta", torch.zeros(32, device="cuda", dtype=torch.float32))]
+
+
+def get_outputs(inputs):
+    return [("z", torch.empty_like(inputs[0][1]))]
+
+
+def reference_fn(inputs):
+    x, gamma, beta = (t for _, t in inputs)
+    return [("z", torch.nn.functional.layer_norm(x, (32,)) * gamma + beta)]
+"""
+
+
+@pytest.mark.parametrize("forgotten", ["gamma", "beta"])
+def test_inputs_of_ones_and_zeros_cannot_be_left_out(tmp_path, forgotten):
+    """Its layer norms are drawn with a weight of ones and a bias of zeros, where a kernel that ignores both is right."""
+    folder = tmp_path / "tasks" / "class2" / "general" / "norm"
+    folder.mkdir(parents=True)
+    folder.joinpath("task.yaml").write_text(ABOUT.format(key="class2/general/norm", name="norm", kind=2, sm=80))
+    folder.joinpath("def.py").write_text(NORM)
+    (task,) = tasks(tmp_path)
+    assert task.workload is not None
+    problem = problem_of(task.workload)
+    inputs = problem.generate(task.workload, problem.cases(task.workload)[0], torch.Generator(), "cpu")
+    expected = expect(problem, task.workload, inputs)
+    assert compare(problem, task.workload, expected, problem.eager(task.workload, inputs)).passed
+    plain = {"gamma": torch.ones_like, "beta": torch.zeros_like}[forgotten]
+    name = {"gamma": "x1", "beta": "x2"}[forgotten]
+    without = problem.eager(task.workload, inputs | {name: plain(inputs[name])})
+    assert not compare(problem, task.workload, expected, without).passed

@@ -13,6 +13,7 @@ import torch
 from kernelwright.evaluate.verify import compare, expect
 from kernelwright.families.family import Config, DeviceFacts, Family
 from kernelwright.families.spmm import Streams, ThreeLayer, Tiles, Unpack
+from kernelwright.families.spmm.streams import mean
 from kernelwright.problems import problem_of, resolve
 from kernelwright.problems.problem import TORCH_DTYPES
 from kernelwright.records import Candidate, Workload
@@ -51,8 +52,8 @@ class Case:
         return "-".join([self.family.name, str(self.device.sm), self.text, *(f"{k}={v}" for k, v in self.config.items())])
 
 
-def streams(warps: int, slots: int, cluster: int, packing: str = "at_once", tiles: int = 1) -> Config:
-    return {"warps": warps, "slots": slots, "cluster": cluster, "packing": packing, "tiles": tiles}
+def streams(warps: int, slots: int, cluster: int, packing: str = "at_once", tiles: int = 1, prefetch: int = 0) -> Config:
+    return {"warps": warps, "slots": slots, "cluster": cluster, "packing": packing, "tiles": tiles, "prefetch": prefetch}
 
 
 def tiles(groups: int, slots: int, stages: int) -> Config:
@@ -65,8 +66,8 @@ def layers(warps: int, slots: int, cluster: int, tiles: int = 1) -> Config:
 
 CASES = [
     Case("spmm:1x160x640", streams(4, 1, 1), ("1x16x128", "8x33x136", "5x272x1288", "0x16x128", "3x16x0")),
-    Case("spmm:8x144x1024:bf16", streams(8, 3, 2, "late"), ("1x16x256", "7x400x520")),
-    Case("spmm:8x80x777", streams(4, 2, 2), ("3x130x301", "1x1x1", "8x64x129")),  # rows of X that no 16 bytes divide
+    Case("spmm:8x144x1024:bf16", streams(8, 3, 2, "late", prefetch=1), ("1x16x256", "7x400x520")),
+    Case("spmm:8x80x777", streams(4, 2, 2, prefetch=1), ("3x130x301", "1x1x1", "8x64x129")),  # rows of X that no 16 bytes divide
     Case("spmm:12x96x1152:quad-70", streams(4, 2, 3, tiles=2), ("16x48x264", "9x16x400")),
     Case("spmm:32x64x1024:quad-60", streams(4, 2, 4, tiles=4), ("17x80x520", "70x24x136")),
     Case("spmm:4x64x512:bias", streams(4, 2, 1)),
@@ -151,6 +152,17 @@ def test_the_same_bits_in_any_order_of_threads(case: Case):
     assert torch.equal(found[0], found[1]) and torch.equal(found[0], found[2])
 
 
+@pytest.mark.parametrize("text", ["spmm:1x512x4096", "spmm:1x256x5120:quad-60", "spmm:1x256x4096:quad-70"])
+def test_records_lie_where_the_prefetch_expects_them(text: str):
+    """Of masks with as many zeros in each row, as pruning leaves them: all of a record but its ends, in the mean."""
+    w = resolve(text)
+    problem = problem_of(w)
+    normal = next(c for c in problem.cases(w) if c.name == "normal")
+    offsets = problem.generate(w, normal, torch.Generator().manual_seed(0), "cpu")["offsets"].double() * 16
+    guess = torch.arange(len(offsets)) * mean(w)
+    assert float((guess - offsets).abs().mean()) < 300 and float(offsets[-1] / guess[-1]) == pytest.approx(1, abs=0.002)
+
+
 # ----------------------------------------------------------------------------------------------------------------- space
 
 
@@ -229,6 +241,7 @@ COMPILED = [
     *(("spmm:1x4096x4096", Streams(), streams(warps, 2, 2, packing), H200) for warps in (16, 32) for packing in ("at_once", "late")),
     ("spmm:16x4096x4096:bf16:bias", Streams(), streams(24, 1, 4, tiles=2), H200),
     ("spmm:32x4096x4096", Streams(), streams(16, 2, 8, tiles=4), H200),
+    ("spmm:8x4096x4096", Streams(), streams(24, 2, 2, prefetch=1), H200),
     ("spmm:8x4096x4096", Streams(), streams(8, 3, 1), A100),
     ("spmm:16x4096x4096", Tiles(), tiles(4, 3, 4), H200),
     ("spmm:32x4096x4096", Tiles(), tiles(6, 2, 2), H200),
@@ -262,3 +275,4 @@ def test_it_compiles_to_matrix_instructions_without_spills(tmp_path, text: str, 
         # one population count and one R2P for each of the 16 quads that a lane has in a record, in both loops
         assert found["POPC"] == found["R2P"] == 32 and found["IDP"] == 16
     assert ("UBLKCP" in found) == (device is H200), "records come in bulk"
+    assert ("UBLKPF" in found) == bool(config.get("prefetch"))

@@ -72,6 +72,21 @@ def test_the_scripted_space_is_written_whole():
     assert len(written) == len(rows_of(w.name)) == 68
 
 
+def test_what_is_excluded_is_not_written_again_until_nothing_is_left():
+    w = resolve("gemm:64x256x96:fp16:nn")
+    families = families_for(w, DEVICE)[0]
+    vocabulary = Vocabulary(spaces_of(families, w, DEVICE))
+    legal, rng, written = Legal(vocabulary, families, w, DEVICE), random.Random(1), set()
+    while found := next(random_designs(legal, vocabulary, rng.choice, 50), None):
+        assert found not in written
+        written.add(found)
+        legal.exclude(found)
+        legal.exclude(found)
+    assert len(written) == 68 and not legal.allowed(())
+    policy = Policy(vocabulary, Size(32, 1, 1))
+    assert sample(policy, [vocabulary.prompt(w, DEVICE)], [legal], 4, torch.Generator()) == [[]]
+
+
 def test_a_list_allows_its_designs_alone():
     listed = Listed([(1, 2, 3), (1, 4, 5), (6, 7)])
     assert listed.allowed(()) == [1, 6] and listed.allowed((1,)) == [2, 4] and listed.allowed((1, 2)) == [3]

@@ -79,6 +79,19 @@ def test_screens_of_held_out_shapes_are_left_out(tmp_path):
     assert {t.workload.name: len(t.rows) for t in corpus.tables}[training] == len(measured)
 
 
+@pytest.mark.parametrize("content", [b"", b"no checkpoint\n", b"PK\x03\x04 cut off"])
+def test_a_checkpoint_that_cannot_be_read_is_one_sentence(tmp_path, content):
+    (tmp_path / "sft.pt").write_bytes(content)
+    with pytest.raises(PolicyError, match=r"sft\.pt cannot be read .*run its stage again") as error:
+        trained(tmp_path, "sft")
+    assert "\n" not in str(error.value)
+
+
+def test_without_a_corpus_it_says_how_to_make_one(tmp_path):
+    with pytest.raises(TableError, match="kernelwright train corpus --out"):
+        load_corpus(tmp_path)
+
+
 def test_complete_tables_count_as_much_as_all_others(run, monkeypatch):
     _, corpus = run
     found = taught(corpus, Policy(policy_train.Vocabulary(corpus.spaces), SIZE).vocabulary)[0]
@@ -103,6 +116,10 @@ def test_training_goes_on_where_it_stopped_and_comes_to_the_same_model(run, tmp_
 
     with pytest.raises(Stop):
         imitate("pretrain", tmp_path / "b", _in(tmp_path / "b", corpus), settings, SIZE, stop)
+    with pytest.raises(PolicyError, match="stopped after 8 of 12 steps"):
+        trained(tmp_path / "b", "pretrain")
+    with pytest.raises(PolicyError, match="of another size"):
+        imitate("pretrain", tmp_path / "b", corpus, settings, replace(SIZE, layers=2))
     seen: list[int] = []
     again = imitate("pretrain", tmp_path / "b", corpus, settings, SIZE, lambda done, *_: seen.append(done))
     assert seen == [12] and same(whole, again)

@@ -38,6 +38,13 @@ def test_another_file_is_one_sentence(tmp_path, content):
         table.read(tmp_path / "none.jsonl")
 
 
+def test_a_table_that_was_cut_off_is_one_sentence(tmp_path):
+    table.write(tmp_path / "t.jsonl.xz", DEVICE, rows_of(NAME))
+    (tmp_path / "t.jsonl.xz").write_bytes((tmp_path / "t.jsonl.xz").read_bytes()[:200])
+    with pytest.raises(table.TableError, match="was cut off"):
+        table.read(tmp_path / "t.jsonl.xz")
+
+
 def test_the_newest_measurement_of_a_config_counts():
     first, *_ = rows_of(NAME)
     (t,) = table.tables_of([first, first.replace(ratio=9.0)], DEVICE)

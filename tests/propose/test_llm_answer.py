@@ -37,6 +37,8 @@ def test_what_models_wrap_around_is_passed_over():
     text = answer(KERNEL)
     for around in (
         "<think>\n## Code\n```cpp\nint draft;\n```\n</think>\n" + text,
+        "Let me see.\n## Code\n```cpp\nint draft;\n```\n</think>\n" + text,
+        text.replace("## Design", "## **Design**").replace("```cpp", "```cpp title=kernel.cpp"),
         "Sure, here you are.\n\n" + text + "\nI hope that this helps!",
         text.replace("\n", "\r\n"),
         text.replace("## ", "# "),
@@ -109,6 +111,17 @@ def test_languages_of_each_target():
     assert languages(W, DeviceFacts(target="cpu")) == (CPP,) and languages(file, DeviceFacts(target="cpu")) == (CPP, PYTHON)
     assert languages(file, DeviceFacts(target="cuda:sm_90")) == (CUDA, PYTHON)
     assert languages(W, DeviceFacts(target="cuda:sm_90")) == (CUDA,) and languages(W, DeviceFacts(target="fake")) == ()
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["# " + ":" * 190_000 + "x", "```" + " " * 190_000 + "x", "```\n```\n" * 12_000 + "# a\n" * 25_000, "# code\n" * 28_000],
+)
+def test_no_answer_keeps_the_parser_busy(text):
+    """Patterns took minutes to hours on these, in the process that leads the search."""
+    with pytest.raises(AnswerError) as error:
+        read(text, (CPP,), W, ORIGIN)
+    assert len(str(error.value)) < 500
 
 
 @given(st.text(alphabet="#`\n\r \0<>/*{}\"'cpode\\" + "## Code```cpp", max_size=400))

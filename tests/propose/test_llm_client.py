@@ -106,6 +106,103 @@ def test_parameters_that_a_model_does_not_take_are_left_out(tmp_path):
     assert server.requests[-1]["max_completion_tokens"] == 64 and set(server.requests[-1]) == {"model", "messages", "max_completion_tokens"}
 
 
+def test_threads_that_are_refused_at_one_time_all_try_again(tmp_path):
+    """One learns that the model takes no temperature; the others' requests were under way with it."""
+    together = threading.Barrier(4)
+
+    def script(body, number):
+        if "temperature" in body:
+            together.wait(10)
+            return Say("'temperature' is not supported", status=400)
+        return Say("fine")
+
+    with Server(script) as server:
+        one, found = client(server, tmp_path), []
+        threads = [threading.Thread(target=lambda i=i: found.append(one.ask(REQUEST.replace(sample=i)).text)) for i in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert found == ["fine"] * 4
+
+
+def streamed(*pieces: str, end: str = "data: [DONE]\n\n", usage: dict | None = None) -> Say:
+    events = [{"choices": [{"index": 0, "delta": {"content": piece}}]} for piece in pieces]
+    events += [{"choices": [], "usage": usage}] if usage else []
+    text = ": keep-alive\n\n" + "".join(f"data: {json.dumps(event, ensure_ascii=False)}\r\n\r\n" for event in events) + end
+    return Say(raw=text.encode(), headers={"Content-Type": "text/event-stream"})
+
+
+def test_a_server_that_only_streams(tmp_path):
+    def script(body, number):
+        if not body.get("stream"):
+            return Say("This model only supports stream mode, please enable the stream parameter", status=400)
+        if "stream_options" in body:
+            return Say("unknown field stream_options", status=400)
+        return streamed("a\u2028", "b", usage={"prompt_tokens": 7, "completion_tokens": 3})
+
+    with Server(script) as server:
+        answer = client(server, tmp_path).ask(REQUEST)
+    assert (answer.text, answer.prompt_tokens, answer.answer_tokens) == ("a\u2028b", 7, 3) and len(server.requests) == 3
+
+
+def test_a_stream_that_nobody_asked_for_and_one_that_broke_off(tmp_path):
+    broken = streamed("half", end="")
+    wrong = streamed("x", end='data: {"error": {"message": "overloaded", "code": 529}}\n\n')
+    with serving(broken, wrong, streamed("who", "le")) as server:
+        assert client(server, tmp_path).ask(REQUEST).text == "whole"
+    assert len(server.requests) == 3
+
+
+def test_an_error_that_says_200_is_an_error(tmp_path):
+    router = Say(raw=b'{"error": {"message": "no credit\\u001b[31m", "code": 402}}')
+    with serving(router) as server, pytest.raises(CallFailed, match=r"error 402 no credit \[31m$") as error:
+        client(server, tmp_path).ask(REQUEST)
+    assert len(server.requests) == 1 and error.value.lasting
+
+
+@pytest.mark.parametrize(
+    ("usage", "counted"),
+    [
+        ({"prompt_tokens": 0, "completion_tokens": 0}, worst_case(REQUEST)),
+        ({"prompt_tokens": -3, "completion_tokens": "9"}, worst_case(REQUEST)),
+        ({"prompt_tokens": True, "completion_tokens": 10**30}, worst_case(REQUEST)),
+        ([1, 2], worst_case(REQUEST)),
+        ({"prompt_tokens": 10, "completion_tokens": 5, "total_tokens": 60}, (10, 50)),
+        ({"prompt_tokens": 10, "completion_tokens": 5, "total_tokens": 0}, (10, 5)),
+    ],
+)
+def test_counts_that_cannot_be(tmp_path, usage, counted):
+    """A proxy that reports no tokens must not make a hard budget endless."""
+    with serving(Say("x", usage=usage)) as server:
+        one = client(server, tmp_path)
+        answer = one.ask(REQUEST)
+    assert (answer.prompt_tokens, answer.answer_tokens) == counted and one.budget.tokens == sum(counted)
+    assert kept(tmp_path)[0].answer == answer
+
+
+def test_half_a_character_is_kept_as_a_question_mark(tmp_path):
+    half = b'{"choices": [{"message": {"content": "a\\ud800b"}}]}'
+    with serving(Say(raw=half), Say(status=400, raw=b'{"error": {"message": "c\\ud800d"}}')) as server:
+        one = client(server, tmp_path)
+        assert one.ask(REQUEST).text == "a?b"
+        with pytest.raises(CallFailed, match=r"c\?d"):
+            one.ask(REQUEST.replace(sample=1))
+    assert len(kept(tmp_path)) == 2
+
+
+def test_a_conversation_that_is_too_long_is_not_the_end_of_the_model(tmp_path):
+    too_long = Say("This model's maximum context length is 4096 tokens. Please reduce max_tokens", status=400)
+    with serving("fine", too_long) as server, pytest.raises(CallFailed, match="KERNELWRIGHT_LLM_PROMPT=brief") as error:
+        one = client(server, tmp_path)
+        one.ask(REQUEST)
+        one.ask(REQUEST.replace(sample=1))
+    assert not error.value.lasting and len(server.requests) == 2
+    with serving(too_long) as server, pytest.raises(CallFailed) as error:
+        client(server, tmp_path / "2").ask(REQUEST)
+    assert error.value.lasting, "not one was short enough"
+
+
 def test_retry_after_is_kept_to(tmp_path):
     with serving(Say("wait", status=429, headers={"Retry-After": "0.6"}), "now") as server:
         started = time.monotonic()

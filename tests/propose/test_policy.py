@@ -45,6 +45,23 @@ def test_it_goes_on_to_the_end_of_the_space(shipped):
     assert count == 36
 
 
+def test_a_model_that_is_sure_of_one_config_goes_on_to_others_at_once(shipped, monkeypatch):
+    """Each prompt costs as much as a batch may take: it must not be spent on what was tried before."""
+    from kernelwright.learn.policy_model import Policy
+
+    write = Policy.write
+
+    def sure(self, *given):
+        logits, past = write(self, *given)
+        return logits * 1000, past
+
+    monkeypatch.setattr(Policy, "write", sure)
+    proposer, count = make("policy", W, [Toy(small=True)], DEVICE), 0
+    for _ in range(12):
+        count += len(proposer.propose(1))
+    assert count == 12 and proposer.summary()["policy"]["prompts"] == 12
+
+
 def test_families_that_the_model_does_not_know_are_searched_uniformly(shipped):
     later = Toy("later")
     assert not PolicyProposer.writes([later]) and PolicyProposer.writes([Toy()])

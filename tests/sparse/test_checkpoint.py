@@ -92,6 +92,8 @@ def test_damage_is_found_with_and_without_a_checksum():
         ({"compressed": whole["compressed"][1:]}, "bits are set for"),
         ({"shape": torch.tensor([30, 10])}, "do not belong together"),
         ({"shape": torch.tensor([10, 29])}, "past its last column|checksum"),
+        ({"shape": torch.tensor(5)}, "not that of a matrix"),
+        ({"shape": torch.tensor([torch.nan, 30.0])}, "not that of a matrix"),
         ({"row_offsets": moved}, "row_offsets do not fit"),
         ({"checksum": newer}, "in version 2 of the format, this kernelwright reads 1; upgrade it"),
     ):
@@ -193,6 +195,17 @@ def test_convert_a_file_and_leave_nothing_behind_when_it_cannot_be_done(folder, 
         sparse.convert_checkpoint(source / "model-00001-of-00002.safetensors", tmp_path / "none", min_sparsity=0.9)
     with pytest.raises(sparse.SparseError, match=r"neither a \.safetensors file nor a folder with any"):
         sparse.convert_checkpoint(tmp_path / "nowhere", tmp_path / "none")
+    for name, text, said in (
+        ("config.json", "{oops", r"config\.json is not JSON"),
+        ("config.json", "[1]", r"config\.json is no JSON object"),
+        ("model.safetensors.index.json", "", r"index\.json is not JSON"),
+        ("model.safetensors.index.json", '{"metadata": {}}', "has no weight_map"),
+    ):
+        was = (source / name).read_text()
+        (source / name).write_text(text)
+        with pytest.raises(sparse.SparseError, match=said):
+            sparse.convert_checkpoint(source, tmp_path / "none")
+        (source / name).write_text(was)
     assert set(tmp_path.iterdir()) == before
 
 

@@ -99,6 +99,18 @@ def test_what_computes_something_else_stays_as_it_is():
     assert sparse.fuse(dense) == []
 
 
+def test_joined_layers_are_cast():
+    x = torch.randn(5, 64)
+    for module in (Attention(bias=True), Mlp()):
+        model = made(module)
+        kept = copy.deepcopy(model).bfloat16()
+        sparse.fuse(model)
+        model.bfloat16()
+        for a, b in zip(model(x.bfloat16()), kept(x.bfloat16()), strict=True):
+            assert a.dtype == torch.bfloat16 and torch.allclose(a, b, atol=0.1, rtol=0.02)
+        assert all(m.dtype == torch.bfloat16 for m in model.modules() if isinstance(m, sparse.SparseLinear))
+
+
 def test_revert_takes_them_apart():
     model = made(nn.Sequential(Attention(), Mlp()))
     weights = [m.weight for m in model.modules() if isinstance(m, sparse.SparseLinear)]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import json
+import pickle
 
 import pytest
 import torch
@@ -59,7 +61,6 @@ def test_saved_and_loaded_by_automodel(pruned):
     assert said["quant_method"] == "kernelwright-sparse" and len(said["modules"]) == 14
     size = [(path / name / "model.safetensors").stat().st_size for name in ("dense", "sparse")]
     assert size[1] < 0.75 * size[0]
-    assert not hasattr(model, "hf_quantizer") and not hasattr(model.config, "quantization_config")
 
     loaded = transformers.AutoModelForCausalLM.from_pretrained(path / "sparse")
     assert sparse_layers(loaded) == 14 and loaded.model.layers[0].mlp.up_proj.layout == "quad-bitmap"
@@ -90,6 +91,100 @@ def test_a_converted_folder_is_loaded(pruned):
     sparse.convert_checkpoint(path / "dense", path / "converted")
     loaded = sparse.from_pretrained(path / "converted")
     assert sparse_layers(loaded) == 14 and torch.equal(logits(loaded), y)
+
+
+def test_the_model_s_own_save_pretrained_writes_what_loads(pruned):
+    model, y, path = pruned
+    sparse.convert(model)
+    sparse.fuse(model)
+    model.save_pretrained(path / "own")
+    loaded = transformers.AutoModelForCausalLM.from_pretrained(path / "own")
+    assert sparse_layers(loaded) == 14 and torch.equal(logits(loaded), y)
+    assert sparse_layers(loaded.dequantize()) == 0 and torch.equal(logits(loaded), y)
+
+
+def test_a_pickled_model_is_whole(pruned):
+    model, y, path = pruned
+    sparse.convert(model)
+    sparse.fuse(model)
+    for copied in (pickle.loads(pickle.dumps(model)), copy.deepcopy(model)):
+        assert torch.equal(logits(copied), y) and sparse.revert(copied) == 14
+    sparse.save_pretrained(model, path / "sparse")
+    loaded = pickle.loads(pickle.dumps(sparse.from_pretrained(path / "sparse")))
+    assert torch.equal(logits(loaded), y)
+
+
+def test_a_model_with_a_head_is_loaded_without_one(pruned):
+    model, _, path = pruned
+    ids, dense = IDS, model.model
+    with torch.no_grad():
+        hidden = dense(ids).last_hidden_state
+    sparse.convert_checkpoint(path / "dense", path / "sparse")
+    without = sparse.from_pretrained(path / "sparse", transformers.AutoModel)
+    with torch.no_grad():
+        assert sparse_layers(without) == 14 and torch.equal(without(ids).last_hidden_state, hidden)
+    without.save_pretrained(path / "base")
+    with torch.no_grad():
+        assert torch.equal(sparse.from_pretrained(path / "base")(ids).last_hidden_state, hidden)
+    with pytest.raises(sparse.SparseError, match=r"no nn\.Linear in BertModel"):
+        transformers.BertModel.from_pretrained(path / "sparse", config=bert(path / "sparse"))
+
+
+def bert(folder):
+    said = json.loads((folder / "config.json").read_text())["quantization_config"]
+    return transformers.BertConfig(
+        hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=32, quantization_config=said
+    )
+
+
+SMALL = {"vocab_size": 100, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 64}
+
+
+def gpt2():
+    return transformers.GPT2LMHeadModel(transformers.GPT2Config(vocab_size=100, n_embd=32, n_layer=2, n_head=2, n_positions=32)).half()
+
+
+def mixtral():
+    sizes = {**SMALL, "num_key_value_heads": 2, "num_local_experts": 2, "num_experts_per_tok": 1}
+    return transformers.MixtralForCausalLM(transformers.MixtralConfig(**sizes)).half()
+
+
+@pytest.mark.parametrize("method", ["wanda", "sparsegpt"])
+def test_an_encoder_and_decoder_is_pruned(method):
+    """T5's decoder has a config, and so a cache, of its own; a second run of a block would find keys and values there."""
+    sizes = {"d_model": 32, "d_kv": 16, "d_ff": 64, "num_layers": 2, "num_heads": 2}
+    model = transformers.T5ForConditionalGeneration(transformers.T5Config(vocab_size=100, **sizes))
+    done = sparse.prune_(model, method, 0.5, [{"input_ids": IDS, "decoder_input_ids": IDS}])
+    assert len(done) == 32 and model.config.use_cache and model.decoder.config.use_cache and not model.encoder.config.use_cache
+
+
+@pytest.mark.filterwarnings("default:.*of this model's weights were left alone")
+def test_matrices_that_are_no_linear_layers_are_named():
+    with pytest.raises(ValueError, match=r"no nn\.Linear to prune .*h\.0\.attn\.c_attn is none"):
+        sparse.prune_(gpt2(), "magnitude")
+    with pytest.raises(sparse.SparseError, match=r"h\.0\.attn\.c_attn is no nn\.Linear"):
+        sparse.convert(gpt2())
+    model = mixtral()
+    with pytest.warns(UserWarning, match=r"% of this model's weights were left alone, as model\.layers\.0\.mlp\.experts\.gate_up_proj"):
+        assert len(sparse.prune_(model, "magnitude")) == 8
+    assert sparse.convert(model).left["model.layers.1.mlp.experts.down_proj"] == "is no nn.Linear"
+
+
+@pytest.mark.parametrize("make", [gpt2, mixtral])
+def test_checkpoints_are_converted_only_as_far_as_they_load(tmp_path, make):
+    torch.manual_seed(0)
+    model = make().eval()
+    for parameter in model.parameters():
+        if parameter.ndim > 1 and parameter is not model.get_input_embeddings().weight:
+            parameter.data[..., ::2] = 0
+    model.save_pretrained(tmp_path / "dense")
+    if make is gpt2:
+        with pytest.raises(sparse.SparseError, match=r"no matrix .* was compressed; .*no nn\.Linear of its name"):
+            sparse.convert_checkpoint(tmp_path / "dense", tmp_path / "sparse")
+    else:
+        done = sparse.convert_checkpoint(tmp_path / "dense", tmp_path / "sparse")
+        assert sum(r.compressed for r in done) == 8 and any("experts" in r.name and not r.compressed for r in done)
+        assert torch.allclose(logits(sparse.from_pretrained(tmp_path / "sparse").eval()), logits(model), atol=1e-2)
 
 
 def test_tied_embeddings_stay_tied(tmp_path):
@@ -131,6 +226,11 @@ def test_refusals(pruned):
     change(modules=["model.norm"])
     with pytest.raises(sparse.SparseError, match=r"no nn\.Linear"):
         sparse.from_pretrained(path / "sparse")
+    change(modules=[*said["quantization_config"]["modules"], "lm_head"])
+    with pytest.raises(sparse.SparseError, match=r"lm_head\.weight is not in the checkpoint"):
+        sparse.from_pretrained(path / "sparse")
+    with pytest.raises(sparse.SparseError, match="are sparse already"):
+        sparse.convert(model)
     change()
     weights = path / "sparse" / "model.safetensors"
     whole = bytearray(weights.read_bytes())

@@ -138,6 +138,27 @@ def test_refusals():
         compress(dense, min_sparsity=0, order="diagonal")
     with pytest.raises(SparseError, match="neither 'keep' nor 'drop'"):
         compress(dense, negative_zero="flip")
+    with pytest.raises(SparseError, match="bitmask has no option 'order'"):
+        compress(dense, "bitmask", order="tile")
+    for bad in (dense.to("meta"), dense.to_sparse()):
+        with pytest.raises(SparseError, match="cannot be read; load it or make it dense first"):
+            compress(bad)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_only_a_tensor_like_the_weight_is_written_to(layout):
+    w = weight("random", 64, 256)
+    packed = compress(w, layout)
+    half = torch.float16
+    for out in (
+        torch.empty(256, 64, dtype=half).t(),
+        torch.empty(32, 512, dtype=torch.float16),
+        torch.empty(64, 256, dtype=torch.bfloat16),
+    ):
+        with pytest.raises(SparseError, match=r"this weight is float16 \(64, 256\)"):
+            packed.to_dense(out)
+    with pytest.raises(SparseError, match="neither 0"):
+        packed.split([64], 2)
 
 
 def test_a_transposed_weight_is_packed_as_it_reads():

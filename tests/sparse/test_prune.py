@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+
 import pytest
 import torch
 from torch import nn
@@ -206,6 +208,7 @@ def test_refusals():
         (("wanda", 1.0, x), "not between 0 and 1"),
         (("wanda", 0.5, None), "wanda needs calibration data"),
         (("sparsegpt", 0.5, []), "calibration data is empty"),
+        (("wanda", 0.5, x[0]), "pass a list of batches"),
     ):
         with pytest.raises(ValueError, match=said):
             sparse.prune_(model, *arguments)
@@ -218,6 +221,14 @@ def test_refusals():
     with pytest.raises(ValueError, match="idle saw no calibration data"):
         sparse.prune_(idle, "wanda", 0.5, x)
     assert int((idle["used"].weight == 0).sum()) == 0  # refused before anything was changed
+    with pytest.raises(ValueError, match="0 saw NaN or infinity"):
+        sparse.prune_(model, "wanda", 0.5, [torch.full((2, 8), torch.inf)])
+    blocks = Chain()
+    blocks.blocks[1].idle = nn.Linear(8, 8)
+    before = copy.deepcopy(blocks.state_dict())
+    with pytest.raises(ValueError, match="idle saw no calibration data"):
+        sparse.prune_(blocks, "wanda", 0.5, IDS)
+    assert all(torch.equal(t, before[name]) for name, t in blocks.state_dict().items()), "the first block is not pruned either"
 
 
 def test_pruned_half_precision_model_converts():

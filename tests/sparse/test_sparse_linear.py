@@ -211,6 +211,19 @@ def test_a_kernel_serves_up_to_its_crossover(monkeypatch):
     assert len(calls) == 1
 
 
+@pytest.mark.parametrize("layout", ["bitmask", "quad-bitmap", "three-layer"])
+def test_casts_are_those_of_a_linear_layer(layout):
+    dense = layer(48, 200, torch.float16)
+    ours = sparse.SparseLinear.from_linear(dense, layout)
+    x = torch.randn(3, 200)
+    for dtype in (torch.bfloat16, torch.float32, torch.float16):
+        ours, dense = ours.to(dtype), dense.to(dtype)
+        assert ours.dtype == dtype and torch.equal(ours(x.to(dtype)), dense(x.to(dtype)))
+    assert ours.layout == layout
+    meta = ours.to("meta").bfloat16()
+    assert meta(x.to("meta", torch.bfloat16)).shape == (3, 48)
+
+
 def test_scratch_is_one_buffer_for_all_layers():
     sparse.free_scratch()
     small, large = sparse.compress(weight("random", 20, 64)), sparse.compress(weight("random", 100, 64))

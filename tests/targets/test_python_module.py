@@ -81,7 +81,12 @@ OWN_BUFFER = NORMALISED.replace("self.norm =", "self.register_buffer('offset', t
     [
         (NORMALISED.replace("Model", "ModelNew"), Outcome.OK, "checks passed"),
         (OWN_BUFFER.replace("Model", "ModelNew"), Outcome.OK, "checks passed"),
-        (NORMALISED.replace("Model", "ModelNew").replace("self.scale", "self.gain"), Outcome.COMPILE_ERROR, "scale; parameters keep"),
+        (NORMALISED.replace("Model", "ModelNew").replace("self.scale", "self.gain"), Outcome.OK, "checks passed"),
+        (
+            NORMALISED.replace("Model", "ModelNew").replace("self.scale", "self.gain").replace("rand(", "ones("),
+            Outcome.COMPILE_ERROR,
+            "scale, nor",
+        ),
     ],
 )
 def test_statistics_of_training_and_buffers_of_its_own_are_no_part_of_the_state(evaluator, tmp_path, answer, outcome, words):
@@ -112,3 +117,84 @@ def test_the_hint_is_on_the_trial_and_decides_nothing(evaluator, tmp_path):
     (trial,) = evaluator.evaluate([candidate], Job(workload=load(file)), stage="verify", session="test")
     (hint,) = [c for c in trial.verdict.checks if c.rung == "hint"]
     assert trial.verdict.ok and hint.passed and "torch.tanh" in hint.note
+
+
+NAMES = """
+import torch
+class Model(torch.nn.Module):
+    def __init__(self, width):
+        super().__init__()
+        self.first = torch.nn.Linear(width, width)
+        self.norm = torch.nn.LayerNorm(width)
+        self.second = torch.nn.Linear(width, width)
+        self.last = torch.nn.LayerNorm(width)
+        self.shift = torch.nn.Parameter(torch.randn(width) * 0.02)
+        self.register_buffer("gain", torch.rand(width), persistent=False)
+    def forward(self, x):
+        return self.last(self.second(torch.relu(self.norm(self.first(x)))) * self.gain + self.shift)
+def get_inputs():
+    return [torch.randn(8, 32)]
+def get_init_inputs():
+    return [32]
+"""
+RENAMED = """
+import torch
+import torch.nn.functional as F
+class ModelNew(torch.nn.Module):
+    def __init__(self, width):
+        super().__init__()
+        first, norm = torch.nn.Linear(width, width), torch.nn.LayerNorm(width)
+        second, last = torch.nn.Linear(width, width), torch.nn.LayerNorm(width)
+        self.w1, self.b1 = torch.nn.Parameter(first.weight.clone()), first.bias
+        self.n1, self.n2 = norm, last
+        self.w2, self.b2 = second.weight, second.bias
+        self.shift_by = torch.nn.Parameter(torch.randn(width) * 0.02)
+        self.register_buffer("scale", torch.rand(width), persistent=False)
+        self.scratch = torch.empty(width)
+    def forward(self, x):
+        y = F.linear(torch.relu(self.n1(F.linear(x, self.w1, self.b1))), self.w2, self.b2)
+        return self.n2(y * self.scale + self.shift_by)
+"""
+PREPARED = """
+import torch
+class ModelNew(torch.nn.Module):
+    def __init__(self, width):
+        super().__init__()
+        first, self.norm = torch.nn.Linear(width, width), torch.nn.LayerNorm(width)
+        second, self.last = torch.nn.Linear(width, width), torch.nn.LayerNorm(width)
+        self.register_buffer("w1_t", first.weight.detach().t().contiguous())
+        self.bias = torch.nn.Parameter(first.bias.clone())
+        shift = torch.randn(width) * 0.02
+        gain = torch.rand(width)
+        self.w2 = torch.nn.Parameter(second.weight * gain[:, None])
+        self.register_buffer("b2", (second.bias * gain + shift).detach())
+        self.plain = first.weight.detach() * 2  # nn.Module.to leaves it behind
+    def forward(self, x):
+        y = torch.addmm(self.b2, torch.relu(self.norm(torch.addmm(self.bias, x, self.plain.t().to(x.dtype) / 2))), self.w2.t())
+        return self.last(y)
+"""
+
+
+@pytest.mark.parametrize("dtype", ["fp32", "bf16"])
+@pytest.mark.parametrize(
+    ("answer", "outcome", "words"),
+    [
+        (RENAMED, Outcome.OK, "checks passed"),
+        (PREPARED, Outcome.OK, "checks passed"),
+        (RENAMED.replace("+ self.shift_by", "+ 0 * self.shift_by"), Outcome.WRONG_RESULT, "y0"),
+        (PREPARED.replace("* gain +", "+"), Outcome.WRONG_RESULT, "y0"),
+        # weights that nobody drew, and a norm that lost its own
+        (RENAMED.replace("randn(width) * 0.02", "ones(3)").replace("+ self.shift_by", ""), Outcome.COMPILE_ERROR, "shift"),
+        (PREPARED.replace("self.last(y)", "torch.nn.functional.layer_norm(y, y.shape[-1:])"), Outcome.WRONG_RESULT, "y0"),
+        (RENAMED.replace("self.n1, self.n2 =", "raise KeyError('here')  #"), Outcome.COMPILE_ERROR, "here"),
+    ],
+)
+def test_parameters_are_found_by_what_is_drawn_under_the_same_seed(evaluator, tmp_path, answer, outcome, words, dtype):
+    """KernelBench's answers need not keep names, and may compute what they like of their weights when they are made."""
+    file = tmp_path / "two_layers.py"
+    file.write_text(NAMES)
+    candidate = Candidate(kind="python", source=answer, origin=Origin(kind="file"))
+    job = Job(workload=load(file, dtype), rivals=("eager",), rungs=ALL_RUNGS)
+    (trial,) = evaluator.evaluate([candidate], job, stage="verify", session="test")
+    assert trial.verdict.outcome == outcome, trial.verdict.evidence
+    assert words in trial.verdict.evidence

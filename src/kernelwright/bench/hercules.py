@@ -127,7 +127,15 @@ def get_inputs():
     with _Here():
         pairs = _drawn()
     _names[:] = [name for name, _ in pairs]
-    return [tensor for _, tensor in pairs]
+    return [_unlike(tensor) for _, tensor in pairs]
+
+
+def _unlike(x):
+    """An input of ones or zeros (a norm's weight and bias) is varied: an answer that leaves it out would be right otherwise."""
+    if x.is_meta or not x.is_floating_point() or x.numel() < 2 or not bool((x == x.flatten()[0]).all()):
+        return x
+    change = 2 * _torch.rand_like(x) - 1
+    return _torch.where(x == 0, 0.05 * change, x * (1 + 0.25 * change))
 
 
 def get_init_inputs():
@@ -182,6 +190,8 @@ def _built():
         arch = f"{{major}}{{minor}}" + ("a" if major >= 9 else "")
         command += ["-gencode", f"arch=compute_{{arch}},code=sm_{{arch}}"]
         command += [f"-I{{os.path.join({root!r}, i)}}" for i in _task.get("REFERENCE_EXTRA_INCLUDES", []) if {root!r}]
+        flags = _task.get("REFERENCE_EXTRA_CUDA_FLAGS", []) if {root!r} else []
+        command += [f for i, f in enumerate(flags) if "-gencode" not in flags[max(i - 1, 0) : i + 1]]  # for this GPU alone
         command += list(_task.get("REFERENCE_EXTRA_LDFLAGS", []))
     done = subprocess.run([*command, file, "-o", library], capture_output=True, text=True)
     if done.returncode:

@@ -72,8 +72,8 @@ def bench(
     device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
     json_output: Json = False,
 ) -> None:
-    """Time packing, unpacking and the layer's product beside dense. No kernel multiplies compressed weights yet, so the layer is slower
-    than dense by the time of unpacking."""
+    """Time packing, unpacking and the layer's product beside dense. Kernels of the pack that KERNELWRIGHT_PACK names multiply what they
+    were measured for; else the layer is slower than dense by the time of unpacking."""
     from kernelwright.sparse.bench import LAYER_ROWS, bench_shape
 
     rows = [

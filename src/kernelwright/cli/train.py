@@ -65,7 +65,7 @@ def register(app: typer.Typer) -> None:
         budget: Annotated[int, typer.Option(min=1, help="evaluate: candidates of a replay.")] = 256,
         jobs: Annotated[int | None, typer.Option(min=1, help="evaluate: processes; the default is one a core.")] = None,
         seed: Annotated[int, typer.Option()] = 0,
-        fresh: Annotated[bool, typer.Option("--fresh", help="Do the stages anew.")] = False,
+        fresh: Annotated[bool, typer.Option("--fresh", help="Do the stages anew, and forget those that come after the first.")] = False,
         json_output: Json = False,
     ) -> None:
         """Train the kernel model: corpus, pretraining, fine-tuning on verified best kernels, contrastive RL, replayed evaluation."""
@@ -83,9 +83,10 @@ def register(app: typer.Typer) -> None:
             exemplars, device, on_device, target, seeds, budget, jobs, seed,
         )  # fmt: skip
         screen, done = console(json_output), {}
-        for name in ordered:
-            if fresh:
+        if fresh:  # what comes after the first stage was learnt from what it left
+            for name in STAGES[STAGES.index(ordered[0]) :]:
                 _forget(out, name)
+        for name in ordered:
             started = time.monotonic()
             done[name] = _RUN[name](options, screen)
             screen.print(f"{name}: {time.monotonic() - started:.0f} s", markup=False)

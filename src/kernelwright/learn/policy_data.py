@@ -189,6 +189,8 @@ def random_workload(rng: random.Random) -> Workload:
 
 def load_corpus(folder: Path) -> Corpus:
     """Raises TableError."""
+    if not (folder / GUESSED).exists():  # written last
+        raise TableError(f"there is no corpus in {folder}; make one with: kernelwright train corpus --out {folder}")
     device, rows = read(folder / MEASURED)
     _, designs = read(folder / DESIGNS)
     tables, drawn = tuple(tables_of(rows, device)), tuple(tables_of(designs, device))

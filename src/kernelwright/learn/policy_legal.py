@@ -63,6 +63,13 @@ class Legal:
                 self._close(design)
         return tuple(self._known[design])
 
+    def exclude(self, design: tuple[int, ...]) -> None:
+        """A complete design that is not to be written again."""
+        last = design[-1]
+        if last in self.allowed(design[:-1]):
+            self._known[design[:-1]].remove(last)
+            self._close(design[:-1])
+
     def _close(self, design: tuple[int, ...]) -> None:
         """A dead end: nobody comes this way again."""
         while design and not self._known[design] and self._vocabulary.asked(design):

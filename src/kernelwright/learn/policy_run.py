@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import os
+import pickle
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
@@ -48,17 +49,23 @@ class Checkpoint:
             raise PolicyError(
                 f"{self.path} was begun with another {', '.join(changed)}; train into another folder, or begin anew with --fresh"
             )
+        if state["size"] != asdict(policy.size) or state["spaces"] != policy.vocabulary.spaces:
+            raise PolicyError(
+                f"{self.path} holds a model of another size or corpus; train into another folder, or begin this stage anew with --fresh"
+            )
         policy.load_state_dict(state["policy"])
         optimizer.load_state_dict(state["optimizer"])
         return state["step"]
 
 
 def trained(folder: Path, stage: str, device: torch.device | str = "cpu") -> Policy:
-    """The model as a stage left it. Raises PolicyError where the stage has not run."""
+    """The model as a stage left it. Raises PolicyError where the stage has not run, or not to its end."""
     path = folder / f"{stage}.pt"
     if not path.exists():
         raise PolicyError(f"{path} is not there; run `kernelwright train {stage} --out {folder}` first")
     state = _read(path)
+    if (done := state["step"]) < (steps := state["settings"]["steps"]):
+        raise PolicyError(f"{path} was stopped after {done} of {steps} steps; run the stage to its end first")
     policy = Policy(Vocabulary(state["spaces"]), Size(**state["size"])).to(device)
     policy.load_state_dict(state["policy"])
     return policy
@@ -67,9 +74,13 @@ def trained(folder: Path, stage: str, device: torch.device | str = "cpu") -> Pol
 def _read(path: Path) -> dict[str, Any]:
     """On the CPU: who takes weights and moments moves them; AdamW's counts of steps must stay there, or every step waits for the GPU."""
     try:
-        return torch.load(path, map_location="cpu", weights_only=True)
-    except (OSError, RuntimeError, EOFError, ValueError) as error:
-        raise PolicyError(f"{path} cannot be read ({error}); remove it and run its stage again") from None
+        state = torch.load(path, map_location="cpu", weights_only=True)
+        if not {"settings", "size", "spaces", "policy", "optimizer", "step"} <= state.keys():
+            raise ValueError("it is no checkpoint")
+    except (OSError, RuntimeError, EOFError, ValueError, LookupError, AttributeError, pickle.UnpicklingError) as error:
+        why = " ".join(str(error).split())[:100]
+        raise PolicyError(f"{path} cannot be read ({why}); remove it and run its stage again") from None
+    return state
 
 
 class Curves:

@@ -33,7 +33,7 @@ CLIP = 1.5
 JUMP = 2.0
 """CUDA-L1: a score above twice the best, or above 3, must be reproduced before it counts ..."""
 UNPROVEN = 1.5
-"""... which is twice this, for a Workload of which no fresh process has measured anything yet."""
+"""... which is twice this, for a Workload of which no fresh process has shown more. What lies below 3 is measured again as a finalist."""
 REPRODUCED = 0.10
 """CUDA-L1: within 10 %."""
 

@@ -7,6 +7,7 @@ are only appended while measuring, so an interrupted file is a valid shorter one
 from __future__ import annotations
 
 import json
+import lzma
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -218,6 +219,8 @@ def read(path: str | Path) -> tuple[DeviceFacts, list[Row]]:
             return facts, rows
     except OSError as error:
         raise TableError(f"{path} cannot be read: {error.strerror or error}") from None
+    except (EOFError, lzma.LZMAError):
+        raise TableError(f"{path} is damaged or was cut off; copy it again, or measure it anew") from None
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         if isinstance(error, TableError):
             raise

@@ -271,6 +271,9 @@ class KernelBench(Problem):
     def arguments(self, w: Workload) -> list[Any]:
         return self.init_inputs
 
+    def module(self) -> nn.Module:
+        return self._model_class(*self.init_inputs)
+
     def split(self, inputs: Tensors) -> tuple[list[Any], Tensors]:
         args = [inputs[a.name] if isinstance(a, TensorSpec) else a for a in self._arguments]
         return args, {path: inputs[name] for name, path in self.state_names.items()}

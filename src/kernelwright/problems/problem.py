@@ -169,6 +169,10 @@ class Problem(ABC):
         """What a Python answer's `ModelNew` is constructed with."""
         return []
 
+    def module(self) -> Any:
+        """The module whose parameters `state_names` are, made anew."""
+        raise NotImplementedError
+
     def split(self, inputs: Tensors) -> tuple[list[Any], Tensors]:
         """Arguments of its `forward`, and its state dict."""
         return list(inputs.values()), {}

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from kernelwright.candidate_file import CandidateFileError, parse
 from kernelwright.families.family import DeviceFacts
@@ -17,6 +18,7 @@ SECTIONS = ("Performance analysis", "Design", "Code")
 """CUDA-L1 asks for these: the comparison of the exemplars first, so that the code follows from it."""
 ANSWER, SOURCE = 200_000, 64_000
 """Most characters; our own kernels have up to 34,000."""
+LONGEST_HEADING = 80
 
 
 @dataclass(frozen=True)
@@ -48,9 +50,10 @@ class AnswerError(ValueError):
     """An answer that holds no candidate; the message is one sentence with the fix, for the model."""
 
 
-_THOUGHTS = re.compile(r"\A\s*<think(?:ing)?>.*?</think(?:ing)?>", re.DOTALL)
-_HEADING = re.compile(r"^#{1,4}[ \t]+(?:\d[.)][ \t]*)?(.+?)[ \t:]*$", re.MULTILINE)
-_BLOCK = re.compile(r"^(`{3,})[ \t]*([\w+#-]*)[ \t]*\n(.*?)^\1[ \t]*$", re.DOTALL | re.MULTILINE)
+_THOUGHTS = re.compile(r"\A(?:\s*<think(?:ing)?>)?.*?</think(?:ing)?>", re.DOTALL)
+"""Many chat templates write the opening tag into the prompt, so that an answer has the closing one alone."""
+_HEADING = re.compile(r"#{1,4}\s+(?:\d[.)]\s*)?(.*)")
+_FENCE = re.compile(r"(`{3,})[ \t]*([\w+#-]*)([^`]*)")
 _INCLUDE = re.compile(r"^[ \t]*(?:#|%:|\?\?=)[ \t]*(include\w*|embed|import)\b[ \t]*(.*)$", re.MULTILINE)
 _NAMED = re.compile(r'<[\w.+-]+(?:/[\w.+-]+)*>|"kernelwright/\w+\.cuh"')
 
@@ -74,29 +77,61 @@ def read(text: str, choices: tuple[Language, ...], w: Workload, origin: Origin) 
         raise AnswerError(f"the code is no candidate: {error}") from None
 
 
-def _section(text: str) -> str:
-    """What follows the heading `Code`. Headings inside blocks of code are none."""
-    blocks = [m.span() for m in _BLOCK.finditer(text)]
-    headings = [m for m in _HEADING.finditer(text) if not any(start <= m.start() < end for start, end in blocks)]
-    found = [m for m in headings if m[1].strip().lower() in {s.lower() for s in SECTIONS}]
-    names = tuple(m[1].strip().lower() for m in found)
+def _section(text: str) -> list[str | Block]:
+    """What follows the heading `Code`: lines and blocks. Headings inside blocks are none."""
+    pieces = _pieces(text)
+    found: list[tuple[int, str]] = []
+    for i, piece in enumerate(pieces):
+        if isinstance(piece, str) and len(piece) < LONGEST_HEADING and (heading := _HEADING.fullmatch(piece)):
+            name = heading[1].strip(" \t:*").lower()
+            found += [(i, name)] if name in {s.lower() for s in SECTIONS} else []
+    names = tuple(name for _, name in found)
     if names != tuple(s.lower() for s in SECTIONS):
         wanted = ", ".join(f"`## {s}`" for s in SECTIONS)
-        raise AnswerError(f"the answer must have the headings {wanted}, each once and in this order; it has {', '.join(names) or 'none'}")
-    return text[found[-1].end() :]
+        has = ", ".join(names[:10]) or "none"
+        raise AnswerError(f"the answer must have the headings {wanted}, each once and in this order; it has {has}")
+    return pieces[found[-1][0] + 1 :]
 
 
-def _code(section: str, choices: tuple[Language, ...]) -> tuple[Language, str]:
-    blocks = _BLOCK.findall(section)
+class Block(NamedTuple):
+    """A fenced one; `closed` or the rest of the text."""
+
+    tag: str
+    source: str
+    closed: bool
+
+
+def _pieces(text: str) -> list[str | Block]:
+    """Line by line, in a time that grows with the text and no faster: an answer may be written to keep a pattern busy for hours."""
+    pieces: list[str | Block] = []
+    fence, tag, inside = "", "", list[str]()
+    for line in text.split("\n"):
+        if fence:
+            if line.rstrip(" \t") == fence:
+                pieces.append(Block(tag, "".join(inside), True))
+                fence = ""
+            else:
+                inside.append(f"{line}\n")
+        elif line.startswith("```") and (opening := _FENCE.fullmatch(line)):
+            fence, tag, inside = opening[1], opening[2], []
+        else:
+            pieces.append(line)
+    # headings after a fence that nobody closed are read all the same, so that the message is about the fence
+    return [*pieces, Block(tag, "", False), *"".join(inside).split("\n")] if fence else pieces
+
+
+def _code(section: list[str | Block], choices: tuple[Language, ...]) -> tuple[Language, str]:
+    blocks = [piece for piece in section if isinstance(piece, Block)]
+    closed = [block for block in blocks if block.closed]
     wanted = " or ".join(f"```{choice.tags[0]}" for choice in choices)
-    if len(blocks) != 1:
-        cut = "; the last one was never closed, so the answer may have been cut off" if section.count("```") % 2 else ""
-        raise AnswerError(f"under `## Code` there must be one block of code, {wanted}; there are {len(blocks)}{cut}")
-    _, tag, source = blocks[0]
+    if len(blocks) != 1 or not closed:
+        cut = "; the last one was never closed, so the answer may have been cut off" if len(closed) < len(blocks) else ""
+        raise AnswerError(f"under `## Code` there must be one block of code, {wanted}; there are {len(closed)}{cut}")
+    tag, source, _ = closed[0]
     for choice in choices:
         if tag.lower() in choice.tags:
             return choice, source
-    raise AnswerError(f"the block of code is marked {tag!r}; it must be {wanted}")
+    raise AnswerError(f"the block of code is marked {tag[:40]!r}; it must be {wanted}")
 
 
 def _only_headers(source: str) -> None:

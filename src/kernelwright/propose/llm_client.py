@@ -28,6 +28,7 @@ from urllib.parse import unquote
 
 import kernelwright
 from kernelwright.propose.llm_calls import Answer, Call, Calls, Request, Transcript, without_secrets
+from kernelwright.propose.llm_response import ServerError, answer_of, readable, worst_case
 from kernelwright.settings import Llm, SettingsError
 
 ATTEMPTS = 5
@@ -35,9 +36,9 @@ PAUSE, LONGEST_PAUSE = 1.0, 60.0
 """Seconds before the second attempt, doubled each time and scattered; at most. A server's Retry-After comes before it."""
 LARGEST = 8 << 20
 """Bytes of a response that are read."""
-OVERHEAD = 32
-"""Tokens that a chat template may add to a message."""
 _RETRIED = (408, 409, 425, 429, 500, 502, 503, 504, 520, 522, 524, 529)
+_OF_REQUEST = (400, 413, 422)
+"""About this request (too long, say), where the model has answered others."""
 
 
 class CallFailed(RuntimeError):
@@ -104,7 +105,8 @@ class Client:
             raise SettingsError("no model is named; set KERNELWRIGHT_LLM_MODELS to one or several of the endpoint's, comma-separated")
         self.asked = self.cached = 0
         self._unknown: dict[str, set[str]] = {model: set() for model in self.models}
-        """Parameters that a model refused."""
+        """Parameters that a model refused; `stream`: it answers in a stream only."""
+        self._answered: set[str] = set()
         self._lock = threading.Lock()
 
     def ask(self, request: Request, deadline: float = math.inf) -> Answer:
@@ -156,19 +158,22 @@ class Client:
             self.budget.set_aside(request.model, *aside)
             used = aside
             wait = 0.0
+            unknown = frozenset(self._unknown[request.model])
             try:
-                answer = self._post(request, left)
+                answer = self._post(request, unknown, left)
                 used = (answer.prompt_tokens, answer.answer_tokens)
                 with self._lock:
                     self.asked += 1
+                    self._answered.add(request.model)
                 return answer, attempt
             except _Refused as refused:
                 used = (0, 0)  # an HTTP error is not charged
                 problem = refused.message
-                if refused.status == 400 and self._adapt(request.model, refused.message):
+                if refused.status == 400 and self._adapt(request.model, unknown, refused.message):
                     continue
                 if refused.status not in _RETRIED:
-                    raise CallFailed(f"{request.model}: {problem}", attempt, lasting=True) from None
+                    lasting = refused.status not in _OF_REQUEST or request.model not in self._answered
+                    raise CallFailed(f"{request.model}: {problem}", attempt, lasting=lasting) from None
                 wait = refused.retry_after
             except _Lost as lost:
                 used = aside if lost.sent else (0, 0)
@@ -181,24 +186,31 @@ class Client:
                 pause *= 2
         raise CallFailed(f"{request.model}: no answer in {ATTEMPTS} attempts, the last: {problem}", ATTEMPTS)
 
-    def _adapt(self, model: str, message: str) -> bool:
-        """Leaves out a parameter that this model does not take, as some do not; True if that is worth another attempt."""
-        for name in ("temperature", "max_tokens"):
-            if name in message and name not in self._unknown[model]:
+    def _adapt(self, model: str, unknown: frozenset[str], message: str) -> bool:
+        """Leaves out a parameter that this model does not take, as some do not, or asks for a stream; True if that is worth another
+        attempt. `unknown`: as they were when the refused request was sent; another thread may have learnt the same meanwhile."""
+        said = message.lower()
+        if "context" in said:  # a conversation that is too long: the limit's name is not what is wrong
+            return False
+        for name in ("temperature", "max_tokens", "stream_options", "stream"):
+            if name in said and name not in unknown:
                 self._unknown[model].add(name)
                 return True
         return False
 
-    def _post(self, request: Request, seconds: float) -> Answer:
-        unknown = self._unknown[request.model]
+    def _post(self, request: Request, unknown: frozenset[str], seconds: float) -> Answer:
         body: dict[str, Any] = {"model": request.model, "messages": [{"role": m.role, "content": m.content} for m in request.messages]}
         # newer models of some vendors take the limit by its other name only
         body["max_completion_tokens" if "max_tokens" in unknown else "max_tokens"] = request.max_tokens
         if "temperature" not in unknown:
             body["temperature"] = request.temperature
+        if "stream" in unknown:
+            body |= {"stream": True} | ({} if "stream_options" in unknown else {"stream_options": {"include_usage": True}})
         raw = self._exchange(json.dumps(body).encode(), seconds)
         try:
-            return _answer(json.loads(raw), request)
+            return answer_of(raw, request)
+        except ServerError as error:
+            raise _Refused(error.status, f"error {error.status} {self._shown(error.message)}", 0.0) from None
         except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
             start = without_secrets(raw[:200].decode(errors="replace"), self._options.key)
             raise _Lost(f"the response is no chat completion: {' '.join(start.split())!r}", sent=True) from None
@@ -229,31 +241,18 @@ class Client:
             text = ""
         with contextlib.suppress(ValueError, LookupError, TypeError):
             text = str(json.loads(text)["error"]["message"])
-        text = without_secrets(" ".join(text.split()), self._options.key)[:300]
+        text = self._shown(text)
         fix = {401: "; check KERNELWRIGHT_LLM_KEY", 403: "; check KERNELWRIGHT_LLM_KEY", 404: "; check KERNELWRIGHT_LLM_URL and _MODELS"}
+        if error.code in _OF_REQUEST and "context" in text.lower():
+            fix[error.code] = "; set KERNELWRIGHT_LLM_ANSWER_TOKENS to less, or KERNELWRIGHT_LLM_PROMPT=brief"
         return _Refused(
             error.code, f"HTTP {error.code} {text}".strip() + fix.get(error.code, ""), _retry_after(error.headers.get("Retry-After"))
         )
 
-
-def worst_case(request: Request) -> tuple[int, int]:
-    """Most tokens of prompt and answer: a token stands for at least one byte."""
-    return sum(len(m.content.encode()) + OVERHEAD for m in request.messages), request.max_tokens
-
-
-def _answer(body: Any, request: Request) -> Answer:
-    choice = body["choices"][0]
-    content = choice["message"].get("content")
-    if isinstance(content, list):
-        content = "".join(part["text"] for part in content if part.get("type") == "text")
-    if not isinstance(content, str | None):
-        raise TypeError
-    most = worst_case(request)
-    usage = body.get("usage") or {}
-    counts = [usage.get("prompt_tokens"), usage.get("completion_tokens")]
-    # a server that does not count is taken at the worst case
-    prompt, answer = (n if isinstance(n, int) and n >= 0 else worst for n, worst in zip(counts, most, strict=True))
-    return Answer(text=content or "", prompt_tokens=prompt, answer_tokens=answer, finish=str(choice.get("finish_reason") or ""))
+    def _shown(self, text: str) -> str:
+        """A server's message on one line, without the key and what a terminal would obey."""
+        printable = "".join(c if c.isprintable() else " " for c in readable(text))
+        return without_secrets(" ".join(printable.split()), self._options.key)[:300]
 
 
 def _read(response: Any, deadline: float) -> bytes:

@@ -59,6 +59,7 @@ class PolicyProposer(ConfigProposer):
         self._generator = torch.Generator().manual_seed(seed)
         self._ratios: dict[Point, float] = {}
         self._queue: list[Point] = []
+        self._excluded: set[Point] = set()
         self._barren = False
         self._parents: tuple[str, ...] = ()
         self._asked = 0
@@ -102,10 +103,18 @@ class PolicyProposer(ConfigProposer):
             [(*self._whole(p), r) for p, r in shown],
             self._ratios.values(),
         )
+        self._exclude()
         with one_thread():
             likely = self._likely(prompt, temperature)
         points = {p: logp for words, logp in likely.items() if (p := self._point(words)) is not None}
         return sorted(points, key=lambda p: self.confidence * math.log(self.space.estimate(p) or 1.0) - points[p])
+
+    def _exclude(self) -> None:
+        """What was tried is not drawn again: a trained model draws little else after a while, seven prompts for a batch instead of one."""
+        for point in self.visited - self._excluded:
+            if not self.space.listed and (design := self._policy.vocabulary.design(*self._whole(point))):
+                self._legal.exclude(tuple(design))
+        self._excluded |= self.visited
 
     def _likely(self, prompt: Prompt, temperature: float) -> dict[tuple[int, ...], float]:
         """Designs with the logarithms of their likelihoods: DRAWS drawn ones; of a list that is no longer than that all."""

@@ -47,7 +47,7 @@ def calibrate(model: nn.Module, layers: Mapping[str, nn.Linear], data: Iterable[
     blocks = _blocks(model, set(layers.values()))
     rest = dict(layers)
     with _inference(model):
-        calls = _capture(model, blocks, batches)
+        calls = _capture(model, blocks, batches, layers)
         for block in blocks if calls else ():
             inside = set(block.modules())
             mine = {name: rest.pop(name) for name, layer in layers.items() if layer in inside}
@@ -71,9 +71,10 @@ def _visit(layers: Mapping[str, nn.Linear], run: Callable[[], Any], use: Use, pr
         for name, layer in layers.items():
             stack.callback(layer.register_forward_pre_hook(_adding(moments[name])).remove)
         run()
-    if idle := [name for name in layers if not moments[name].tokens]:
-        raise ValueError(f"{idle[0]} saw no calibration data; give data that reaches it, or name it in skip")
+    _busy(name for name in layers if not moments[name].tokens)
     for name, layer in layers.items():
+        if not bool(moments[name].square_sums.isfinite().all()):  # every score would be, and any weight could go
+            raise ValueError(f"{name} saw NaN or infinity on the calibration data; prune in a wider dtype, or give other data")
         use(name, layer, moments.pop(name))
 
 
@@ -109,14 +110,18 @@ def _blocks(model: nn.Module, layers: set[nn.Linear]) -> list[nn.Module]:
     return list(best) if best is not None and held(best) else []
 
 
-def _capture(model: nn.Module, blocks: list[nn.Module], batches: list[Any]) -> list[_Captured]:
-    """Runs the dense model once; nothing where it has no blocks or they are not a chain."""
+def _capture(model: nn.Module, blocks: list[nn.Module], batches: list[Any], layers: Mapping[str, nn.Linear]) -> list[_Captured]:
+    """Runs the dense model once; nothing where it has no blocks or they are not a chain. Raises for layers that saw no data before any is
+    pruned."""
     captured = []
     if not blocks:
         return captured
+    idle, saw = {layer: name for name, layer in layers.items()}, set()
     for batch in batches:
         call = _Captured()
         with ExitStack() as stack:
+            for layer in idle:
+                stack.callback(layer.register_forward_pre_hook(lambda layer, _: saw.add(layer)).remove)
             for block in blocks:
                 stack.callback(block.register_forward_pre_hook(call.before, with_kwargs=True).remove)
                 stack.callback(block.register_forward_hook(call.after).remove)
@@ -124,7 +129,13 @@ def _capture(model: nn.Module, blocks: list[nn.Module], batches: list[Any]) -> l
         if not call.chain or list(call.arguments) != blocks:
             return []
         captured.append(call)
+    _busy(name for layer, name in idle.items() if layer not in saw)
     return captured
+
+
+def _busy(idle: Iterable[str]) -> None:
+    for name in idle:
+        raise ValueError(f"{name} saw no calibration data; give data that reaches it, or name it in skip")
 
 
 def _run_block(block: nn.Module, calls: list[_Captured]) -> list[Any]:
@@ -145,15 +156,15 @@ def _call(model: nn.Module, batch: Any) -> Any:
 def _inference(model: nn.Module):
     """In eval mode and without a cache of keys and values, which a second run of a block would append to."""
     training = {m: m.training for m in model.modules()}
-    config: Any = getattr(model, "config", None)
-    cached = getattr(config, "use_cache", None)
+    configs: list[Any] = [getattr(m, "config", None) for m in model.modules()]  # T5's decoder has its own
+    cached = {id(c): c for c in configs if getattr(c, "use_cache", None)}
     model.eval()
-    if cached:
+    for config in cached.values():
         config.use_cache = False
     try:
         yield
     finally:
         for module, was in training.items():
             module.training = was
-        if cached:
-            config.use_cache = cached
+        for config in cached.values():
+            config.use_cache = True

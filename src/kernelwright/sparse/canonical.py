@@ -49,8 +49,10 @@ def from_canonical(entries: Mapping[str, Tensor], name: str = "the weight") -> C
     values, mask = entries["compressed"].detach().contiguous(), entries["bitmask"].detach().contiguous()
     if (checksum := entries.get("checksum")) is not None and checksum.numel() and int(checksum[0]) != VERSION:
         raise SparseError(f"{name} is in version {int(checksum[0])} of the format, this kernelwright reads {VERSION}; upgrade it")
-    shape = tuple(int(n) for n in entries["shape"])
-    if len(shape) != 2 or min(shape) < 1 or mask.dtype != torch.uint8 or mask.shape != (shape[0], -(-shape[1] // 8)):
+    shape = tuple(entries["shape"].reshape(-1).tolist())
+    if entries["shape"].is_floating_point() or len(shape) != 2 or min(shape) < 1:
+        raise SparseError(f"{name} is damaged: its shape {shape} is not that of a matrix; write it again")
+    if mask.dtype != torch.uint8 or mask.shape != (shape[0], -(-shape[1] // 8)):
         raise SparseError(f"{name} is damaged: shape {shape} and a bitmask of {tuple(mask.shape)} do not belong together; write it again")
     counts = count_bits(mask).sum(1, dtype=torch.int64)
     if values.ndim != 1 or int(counts.sum()) != values.numel():

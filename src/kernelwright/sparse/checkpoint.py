@@ -144,10 +144,13 @@ def convert_checkpoint(
     sparse matrices compressed. A folder's other files are copied, and its config.json says how to load it. Returns, and tells one by one,
     what became of each matrix. Raises SparseError where no matrix could be compressed, and for a target that is there already."""
     source, target = Path(source), Path(target)
+    from kernelwright.sparse.hf import linear_layers  # which imports this module
+
     files = files_of(source)
     if target.exists():
         raise SparseError(f"{target} exists already; name another target or remove it")
-    config = _foreign(json.loads((source / "config.json").read_text())) if (source / "config.json").is_file() else None
+    config = _foreign(_read_json(source / "config.json")) if (source / "config.json").is_file() else None
+    fits = linear_layers(source) if config is not None else lambda _: True
     target.parent.mkdir(parents=True, exist_ok=True)
     reports: list[WeightReport] = []
     placed: dict[str, str] = {}
@@ -158,7 +161,7 @@ def convert_checkpoint(
         for file in files:
             out: dict[str, Tensor | Compressed] = {}
             for name, weight in read_file(file):
-                out[name], said = _compress(name, weight, min_sparsity, skip, negative_zero)
+                out[name], said = _compress(name, weight, min_sparsity, skip, negative_zero, fits)
                 if said:
                     reports.append(said)
                     told(said)
@@ -167,6 +170,8 @@ def convert_checkpoint(
             placed.update(dict.fromkeys(tensors, file.name))
             size += sum(tensor.nbytes for tensor in tensors.values())
         if not any(r.compressed for r in reports):
+            if other := next((r for r in reports if r.sparsity >= min_sparsity and min(r.shape)), None):
+                raise SparseError(f"no matrix of {source} was compressed; {other.name}, for example: {other.why}")
             raise SparseError(f"no matrix of {source} has {min_sparsity:.0%} zeros; prune the model first (kernelwright.sparse.prune_)")
         if source.is_file():
             os.replace(made / source.name, target)
@@ -190,10 +195,22 @@ def files_of(path: Path) -> list[Path]:
     if path.is_file():
         return [path]
     if (path / _INDEX).is_file():
-        return [path / name for name in sorted(set(json.loads((path / _INDEX).read_text())["weight_map"].values()))]
+        if not isinstance(placed := _read_json(path / _INDEX).get("weight_map"), dict):
+            raise SparseError(f"{path / _INDEX} has no weight_map; copy or write it again")
+        return [path / name for name in sorted(set(placed.values()))]
     if found := sorted(path.glob("*.safetensors")):
         return found
     raise SparseError(f"{path} is neither a .safetensors file nor a folder with any; name a checkpoint")
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    try:
+        read = json.loads(path.read_text())
+    except ValueError as error:
+        raise SparseError(f"{path} is not JSON ({error}); copy or write it again") from None
+    if not isinstance(read, dict):
+        raise SparseError(f"{path} is no JSON object; copy or write it again")
+    return read
 
 
 def report(name: str, weight: Tensor | Compressed, why: str = "") -> WeightReport:
@@ -206,8 +223,13 @@ def report(name: str, weight: Tensor | Compressed, why: str = "") -> WeightRepor
     return WeightReport(name, tuple(weight.shape), dtype, zeros / total, negative / total, float(weight.element_size()), False, why)
 
 
-def _compress(name: str, weight: Tensor | Compressed, min_sparsity: float, skip: Sequence[str], negative_zero: str):
+def _compress(
+    name: str, weight: Tensor | Compressed, min_sparsity: float, skip: Sequence[str], negative_zero: str, fits: Callable[[str], bool]
+):
     """(what to write, what to say)"""
+    if not fits(name.removesuffix(".weight")):  # a loader would find no place for what is compressed
+        dense = weight.to_dense() if isinstance(weight, Compressed) else weight
+        return dense, report(name, dense, "no nn.Linear of its name is in the model") if dense.ndim == 2 else None
     if isinstance(weight, Compressed):
         return weight, report(name, weight)
     if weight.ndim != 2 or name.rpartition(".")[2] != "weight" or not weight.is_floating_point():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -40,6 +41,10 @@ class Compressed:
         """The weight, bit for bit; written into `out` (contiguous, of this shape and dtype) where it is given."""
         if out is None:
             out = torch.empty(self.shape, dtype=self.dtype, device=self.device)
+        elif out.shape != self.shape or out.dtype != self.dtype or not out.is_contiguous():
+            # it would be filled with other weights, or with bits that mean other numbers
+            wanted, given = f"{dtype_name(self.dtype)} {self.shape}", f"{dtype_name(out.dtype)} {tuple(out.shape)}"
+            raise SparseError(f"out is {given}, this weight is {wanted}; give a contiguous tensor of that dtype and shape")
         LAYOUTS[self.layout].unpack(self.parts, self.facts, out)
         return out
 
@@ -82,6 +87,8 @@ class Compressed:
 
     def split(self, sizes: Sequence[int], dim: int = 0) -> list[Compressed]:
         """By rows (dim 0) or columns (dim 1) into pieces of these sizes, for tensor parallelism; any boundary. Raises SparseError."""
+        if dim not in (0, 1):
+            raise SparseError(f"dim={dim} is neither 0 (rows) nor 1 (columns)")
         if sum(sizes) != self.shape[dim] or min(sizes) < 1:
             what = ("rows", "columns")[dim]
             raise SparseError(f"sizes {list(sizes)} are not all positive or do not add up to the {self.shape[dim]} {what} of this weight")
@@ -111,6 +118,11 @@ def compress(
     if weight.dtype not in _WORTH or weight.element_size() not in LAYOUTS[layout].SIZES:
         takes = "float16 and bfloat16" if LAYOUTS[layout].SIZES == (2,) else "floating-point weights up to 32 bits"
         raise SparseError(f"the layout {layout} holds {takes}, this weight is {dtype_name(weight.dtype)}; convert it first")
+    if weight.layout != torch.strided or weight.is_meta:
+        what = "on the meta device" if weight.is_meta else f"in PyTorch's {weight.layout}"
+        raise SparseError(f"this weight is {what}, where its elements cannot be read; load it or make it dense first")
+    if unknown := options.keys() - inspect.signature(LAYOUTS[layout].pack).parameters:
+        raise SparseError(f"the layout {layout} has no option {min(unknown)!r}")
     if negative_zero not in ("keep", "drop"):
         raise SparseError(f"negative_zero={negative_zero!r} is neither 'keep' nor 'drop'")
     dense = weight.detach().contiguous()

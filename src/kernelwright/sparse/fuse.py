@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from kernelwright.layouts import TURN, in_turn
 from kernelwright.problems.spmm import apart
 from kernelwright.sparse.compressed import Compressed, compress
-from kernelwright.sparse.linear import SparseLinear
+from kernelwright.sparse.linear import SparseLinear, autocast
 from kernelwright.sparse.product import swiglu
 
 SIBLINGS = (("q_proj", "k_proj", "v_proj"),)
@@ -71,8 +71,19 @@ class Part(SparseLinear):
         self.__dict__["_whole"] = whole  # which is a module of the parent, not of each part
         self.index, self.bias = index, layer.bias
         self.out_features, self.in_features = layer.out_features, layer.in_features
-        self.layout, self.dtype = layer.layout, layer.dtype
         self.train(layer.training)
+
+    @property
+    def layout(self) -> str:  # pyright: ignore[reportIncompatibleVariableOverride]
+        return self.__dict__["_whole"].layout
+
+    @property
+    def dtype(self) -> torch.dtype:  # pyright: ignore[reportIncompatibleVariableOverride]
+        return self.__dict__["_whole"].dtype
+
+    def _apply(self, fn: Any, recurse: bool = True) -> Part:
+        nn.Module._apply(self, fn, recurse)  # the weight is cast with the joined one
+        return self
 
     def forward(self, x: Tensor) -> Tensor:
         return self.__dict__["_whole"].result(x, self.index)
@@ -178,8 +189,14 @@ def _gate(parent: nn.Module, layers: Sequence[Any]) -> bool:
 @cache
 def _gated(old: type[nn.Module]) -> type[nn.Module]:
     def forward(self: Any, x: Tensor) -> Tensor:
-        if torch.is_autocast_enabled(x.device.type):
-            x = x.to(self.joined.dtype)
-        return self.down_proj(swiglu(x, self.joined.compressed, self.joined.bias))
+        return self.down_proj(swiglu(autocast(x, self.joined.dtype), self.joined.compressed, self.joined.bias))
 
-    return type(old.__name__, (old,), {"forward": forward, "before_fusing": old, "__module__": old.__module__})
+    def __reduce_ex__(self: Any, protocol: Any) -> Any:  # the class has no place in a module where pickle would find it
+        return _unpickled, (old,), self.__getstate__()
+
+    changed = {"forward": forward, "__reduce_ex__": __reduce_ex__, "before_fusing": old, "__module__": old.__module__}
+    return type(old.__name__, (old,), changed)
+
+
+def _unpickled(old: type[nn.Module]) -> nn.Module:
+    return nn.Module.__new__(_gated(old))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -11,7 +12,7 @@ from torch import Tensor, nn
 
 from kernelwright.layouts import quad_bitmap
 from kernelwright.sparse.canonical import NAMES, from_canonical, to_canonical
-from kernelwright.sparse.compressed import Compressed, SparseError, compress
+from kernelwright.sparse.compressed import LAYOUTS, Compressed, SparseError, compress
 from kernelwright.sparse.product import linear
 
 SKIP = ("lm_head",)
@@ -28,6 +29,7 @@ class SparseLinear(nn.Module):
     def __init__(self, weight: Compressed, bias: Tensor | nn.Parameter | None = None) -> None:
         super().__init__()
         self.bias = bias if bias is None or isinstance(bias, nn.Parameter) else nn.Parameter(bias)
+        self._chosen = weight.layout, weight.options
         self._set(weight)
 
     @classmethod
@@ -46,9 +48,7 @@ class SparseLinear(nn.Module):
         return dense.train(self.training)
 
     def forward(self, x: Tensor) -> Tensor:
-        if torch.is_autocast_enabled(x.device.type):
-            x = x.to(self.dtype)
-        return linear(x, self.compressed, self.bias)
+        return linear(autocast(x, self.dtype), self.compressed, self.bias)
 
     @property
     def compressed(self) -> Compressed:
@@ -66,6 +66,17 @@ class SparseLinear(nn.Module):
         self._facts, self._parts = weight.facts, tuple(weight.parts)
         for name, part in weight.parts.items():
             self.register_buffer(name, part, persistent=False)
+
+    def _apply(self, fn, recurse: bool = True):
+        """Also of .half(), .to(dtype) ..., which find no floating-point tensor here."""
+        super()._apply(fn, recurse)
+        if (dtype := fn(torch.empty(0, dtype=self.dtype)).dtype) != self.dtype:
+            weight, (layout, options) = self.compressed, self._chosen
+            if weight.device.type != "meta":
+                weight = weight.cast(dtype)
+                self._set(weight.as_layout(layout, **options) if dtype.itemsize in LAYOUTS[layout].SIZES else weight)
+            self.dtype = dtype
+        return self
 
     def _save_to_state_dict(self, destination, prefix: str, keep_vars: bool) -> None:
         super()._save_to_state_dict(destination, prefix, keep_vars)
@@ -106,6 +117,12 @@ class SparseLinear(nn.Module):
         )
 
 
+def autocast(x: Tensor, dtype: torch.dtype) -> Tensor:
+    """Under autocast in the weight's dtype, whatever autocast's is: the weight is not cast at each call."""
+    kind = x.device.type
+    return x.to(dtype) if torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind) else x
+
+
 def skipped(layer: str, skip: Sequence[str]) -> bool:
     """Whether `skip` has the layer's whole name or its last part."""
     return layer in skip or layer.rpartition(".")[2] in skip
@@ -118,6 +135,18 @@ def owners_of(model: nn.Module) -> dict[int, list[str]]:
         for parameter in module.parameters(recurse=False):
             owners.setdefault(id(parameter), []).append(name)
     return owners
+
+
+def elsewhere(model: nn.Module) -> dict[str, nn.Parameter]:
+    """Matrices of modules that multiply, perhaps, but are no plain nn.Linear: GPT-2's Conv1D, joined experts, subclasses."""
+    left_out = (nn.Embedding, nn.EmbeddingBag, nn.modules.conv._ConvNd, SparseLinear)
+    return {
+        f"{module_name}.{name}".removesuffix(".weight").lstrip("."): parameter
+        for module_name, module in model.named_modules()
+        if type(module) is not nn.Linear and not isinstance(module, left_out)
+        for name, parameter in module.named_parameters(recurse=False)
+        if parameter.ndim in (2, 3) and min(parameter.shape[-2:]) > 1 and parameter.is_floating_point()
+    }
 
 
 @dataclass(frozen=True)
@@ -134,7 +163,8 @@ class Conversion:
 
 def convert(model: nn.Module, layout: str = quad_bitmap.NAME, *, skip: Sequence[str] = SKIP, **options: Any) -> Conversion:
     """Replaces each nn.Linear of `model` in place, and lets go of its dense weight. Layers named in `skip` (a whole name or its last
-    part), those that share their weight with another module and those below `min_sparsity` stay dense. Options as for `compress`.
+    part), those that share their weight with another module and those below `min_sparsity` stay dense; so do matrices elsewhere. Options as
+    for `compress`. The own `save_pretrained` of a transformers model then writes the compressed weights.
 
     `revert` undoes it. Raises SparseError where no layer can be converted."""
     owners = owners_of(model)
@@ -162,9 +192,18 @@ def convert(model: nn.Module, layout: str = quad_bitmap.NAME, *, skip: Sequence[
             converted.append(name)
             before, after = before + dense.weight.nbytes, after + sparse.compressed.nbytes
         del dense  # or the last weight would outlive its layer here
+    others = elsewhere(model)
     if not converted:
-        why = next(iter(left.values()), "it has no nn.Linear")
-        raise SparseError(f"no layer of this model was converted: {why}")
+        reasons = [why for name, why in left.items() if not skipped(name, skip)]
+        reasons += ["its layers are sparse already" for m in model.modules() if isinstance(m, SparseLinear)][:1]
+        reasons += [f"{name} is no nn.Linear" for name in others] + [*left.values(), "it has no nn.Linear"]
+        raise SparseError(f"no layer of this model was converted: {reasons[0]}")
+    left |= dict.fromkeys(others, "is no nn.Linear")
+    theirs = getattr(sys.modules.get("transformers"), "PreTrainedModel", None)
+    if theirs is not None and isinstance(model, theirs):
+        from kernelwright.sparse.hf import announce  # which imports this module
+
+        announce(model)
     return Conversion(tuple(reversed(converted)), left, before, after)
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import warnings
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,7 +12,7 @@ from torch import Tensor, nn
 
 from kernelwright.sparse import sparsegpt
 from kernelwright.sparse.calibration import Moments, calibrate
-from kernelwright.sparse.linear import SKIP, owners_of, skipped
+from kernelwright.sparse.linear import SKIP, elsewhere, owners_of, skipped
 from kernelwright.sparse.scores import lowest, wanda
 
 METHODS = {"magnitude": "layer", "wanda": "row", "sparsegpt": "layer"}
@@ -58,7 +59,8 @@ def prune_(
     block       of sparsegpt: columns for which a mask is chosen at a time
     damping     of sparsegpt: what is added to the Hessian's diagonal, as a part of its mean
 
-    Raises ValueError for what cannot be done, before anything is changed where that can be known.
+    Raises ValueError for what cannot be done, before anything is changed where that can be known. Warns where a good part of the weights is
+    in other modules than nn.Linear (joined experts of mixture models).
     """
     if method not in METHODS:
         raise ValueError(f"no pruning method {method!r}; choose one of {', '.join(METHODS)}")
@@ -68,8 +70,13 @@ def prune_(
         raise ValueError(f"scope={scope!r} is neither 'row' nor 'layer'")
     if calibration is None and (method != "magnitude" or errors):
         raise ValueError(f"{method} needs calibration data; pass calibration=[batches of the model's inputs]")
+    if isinstance(calibration, Tensor | Mapping):
+        raise ValueError("calibration is one batch; pass a list of batches, [batch] if it is the only one")
+    if block < 1:
+        raise ValueError(f"block={block} is no number of columns; the paper's is {sparsegpt.BLOCK}")
     if not (layers := _layers(model, skip)):
-        raise ValueError("this model has no nn.Linear to prune (those that are tied or named in skip are left alone)")
+        other = next((f" {name} is none, for example." for name in elsewhere(model)), "")
+        raise ValueError(f"this model has no nn.Linear to prune (those that are tied or named in skip are left alone).{other}")
     chosen = scope or METHODS[method]
     done: list[PrunedLayer] = []
 
@@ -90,7 +97,12 @@ def prune_(
         for name, layer in layers.items():
             prune_layer(name, layer, None)
     else:
-        calibrate(model, layers, calibration or (), prune_layer, products=errors or method == "sparsegpt")
+        calibrate(model, layers, () if calibration is None else calibration, prune_layer, products=errors or method == "sparsegpt")
+    others = {name: p.numel() for name, p in elsewhere(model).items() if name not in layers}
+    if 10 * sum(others.values()) > sum(layer.weight.numel() for layer in layers.values()):
+        name, share = max(others, key=lambda n: others[n]), sum(others.values()) / sum(p.numel() for p in model.parameters())
+        said = f"{share:.0%} of this model's weights were left alone, as {name} and others are no nn.Linear"
+        warnings.warn(said, stacklevel=3)  # no_grad is between
     return done
 
 

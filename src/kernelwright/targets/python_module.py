@@ -2,8 +2,9 @@
 
 It is made with what `Problem.arguments` says, and called with the problem's inputs.
 
-Parameters and buffers of `ModelNew` are loaded by name from the problem's, as a state dict, before every launch and outside the clock:
-inputs and weights of a launch are fresh. An answer that prepares its weights (transposes, packs) does so in a hook of `load_state_dict`.
+Parameters and buffers of `ModelNew` are loaded from the problem's, as a state dict, before every launch and outside the clock: inputs and
+weights of a launch are fresh. They are found by name, or by the values that both modules draw under one seed (`answer_parameters`). An
+answer that prepares its weights (transposes, packs) does so in its constructor, or in a hook of `load_state_dict`.
 
 What a launch returns must be plain, finished data: exactly `torch.Tensor`, strided, of the output's dtype and shape, on the device. The
 judge does not believe this side, it reads the memory that is named (`cpu_device`), while the process is stopped.
@@ -12,10 +13,11 @@ judge does not believe this side, it reads the memory that is named (`cpu_device
 from __future__ import annotations
 
 import ast
+import contextlib
 import linecache
 import sys
 import types
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
@@ -23,6 +25,7 @@ import torch
 from kernelwright.problems import problem_of
 from kernelwright.problems.problem import TORCH_DTYPES
 from kernelwright.records import Outcome, Workload
+from kernelwright.targets.answer_parameters import Parameters, seeded
 from kernelwright.targets.cpu_child import Work
 from kernelwright.targets.target import Bound, CandidateFault
 
@@ -42,6 +45,7 @@ class Answer(Work):
 
     def __init__(self, source: str, w: Workload, sets: Sequence[Bound]):
         problem = problem_of(w)
+        self._problem = problem
         self._source, self._init_inputs, self._dtype = source, problem.arguments(w), TORCH_DTYPES[w.dtype]
         specs = problem.tensors(w)
         self.outputs = tuple(s.name for s in specs if s.role == "out")
@@ -52,34 +56,40 @@ class Answer(Work):
         self.stateful = bool(split[0][1])
         self.hidden = tuple(s.name for s in specs if s.role == "in" and s.name not in problem.state_names)
         """Inputs of `forward`: kept from the process until the clock runs."""
+        self._parameters: Parameters | None = None
 
     def load(self) -> None:
         self._model = self.make(self.define())
 
     def define(self) -> Any:
         """Executes the source; the class that it defines."""
+        # before any code of the answer's
+        known = seeded(self._drawn, self._device) if self.stateful else {}
         module = types.ModuleType("answer")
         # TorchScript and tracebacks look the text up by file name; dataclasses look the module up
         linecache.cache["<answer>"] = (len(self._source), None, self._source.splitlines(keepends=True), "<answer>")
         sys.modules["answer"] = module
-        try:
+        with self._blamed(Outcome.COMPILE_ERROR):
             exec(compile(self._source, "<answer>", "exec"), module.__dict__)
-            return module.__dict__["ModelNew"]
-        except KeyError:
-            raise CandidateFault(Outcome.COMPILE_ERROR, "the answer defines no class ModelNew") from None
-        except MemoryError:
-            raise
-        except Exception as error:  # the candidate's own code: whatever it raises is its fault
-            raise CandidateFault(*self._blame(error, Outcome.COMPILE_ERROR)) from None
+            if "ModelNew" not in module.__dict__:
+                raise CandidateFault(Outcome.COMPILE_ERROR, "the answer defines no class ModelNew")
+            made = module.__dict__["ModelNew"]
+            if self.stateful:
+                self._parameters = Parameters(known, lambda: self._plain(made), self._device)
+            return made
+
+    def _drawn(self) -> dict[str, torch.Tensor]:
+        """The problem's parameters as its own module draws them."""
+        model = self._problem.module()
+        slots = {**dict(model.named_parameters()), **dict(model.named_buffers())}
+        return {path: slots[path].detach() for path in self._problem.state_names.values()}
+
+    def _plain(self, made: Any) -> torch.nn.Module:
+        return made(*self._init_inputs).requires_grad_(False)
 
     def make(self, made: Any) -> torch.nn.Module:
-        try:
-            with torch.device(self._device):
-                return self._cast(made(*self._init_inputs).requires_grad_(False))
-        except MemoryError:
-            raise
-        except Exception as error:
-            raise CandidateFault(*self._blame(error, Outcome.COMPILE_ERROR)) from None
+        with self._blamed(Outcome.COMPILE_ERROR):
+            return self._cast(seeded(lambda: self._plain(made), self._device))
 
     def _cast(self, model: torch.nn.Module) -> torch.nn.Module:
         """Of half types: what it made in fp32 is in the Workload's type, as KernelBench casts an answer."""
@@ -91,21 +101,20 @@ class Answer(Work):
     def fill(self, model: torch.nn.Module, index: int) -> None:
         """Loads a set's parameters and buffers. What the problem has no input for stays as it is: statistics that training only writes,
         buffers of the answer's own."""
-        loaded = model.load_state_dict(self._states[index], strict=False)
-        if left := getattr(loaded, "unexpected_keys", ()):
-            evidence = f"ModelNew has no parameter or buffer {left[0]}; parameters keep the names that they have in Model"
-            raise CandidateFault(Outcome.COMPILE_ERROR, evidence)
+        if self._parameters is None:
+            return
+        with self._blamed(Outcome.CRASH):
+            left = self._parameters.load(model, self._states[index], self._cast)
+        if left:
+            evidence = f"ModelNew has no parameter or buffer {left[0]}, nor one that takes the same value under the same seed"
+            raise CandidateFault(Outcome.COMPILE_ERROR, f"{evidence}; keep the name that it has in Model")
 
     def launch(self, index: int) -> Any:
         return self.call(self._model, index)
 
     def call(self, model: torch.nn.Module, index: int) -> Any:
-        try:
+        with self._blamed(Outcome.CRASH):
             return model(*self._args[index])
-        except MemoryError:
-            raise
-        except Exception as error:
-            raise CandidateFault(*self._blame(error, Outcome.CRASH)) from None
 
     def describe(self, result: Any) -> list[dict[str, Any]] | None:
         return [
@@ -138,6 +147,16 @@ class Answer(Work):
             ):
                 raise CandidateFault(Outcome.CHEAT, f"{name} is not plain data: {value.layout}, lazy or wrapped; return a strided tensor")
         return list(results)
+
+    @contextlib.contextmanager
+    def _blamed(self, outcome: Outcome) -> Iterator[None]:
+        """Around the candidate's own code: whatever it raises is its fault."""
+        try:
+            yield
+        except (MemoryError, CandidateFault):
+            raise
+        except Exception as error:
+            raise CandidateFault(*self._blame(error, outcome)) from None
 
     def _blame(self, error: Exception, outcome: Outcome) -> tuple[Outcome, str]:
         """What an exception of the candidate's says of it. A compiler that wanted to start is refused, in words that help; where compilers

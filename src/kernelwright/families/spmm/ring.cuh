@@ -81,13 +81,28 @@ struct Stream {
     Place here, next;      // a lane has one record of the current 32, and one of the 32 after
 
     __device__ __forceinline__ int strip_of(int item) const { return kw::quotient(item, kw::reciprocal_fast(at.records)); }
-    __device__ __forceinline__ Place place(int k) const {
+    /// Of all records of the matrix.
+    __device__ __forceinline__ long long number_of(int k) const {
         const int item = begin + k, strip = strip_of(item);
-        const int* offset = offsets + (long long)(at.strip0 + strip) * at.per_strip + at.record0 + item - strip * at.records;
+        return (long long)(at.strip0 + strip) * at.per_strip + at.record0 + item - strip * at.records;
+    }
+    __device__ __forceinline__ Place place(int k) const {
+        const int* offset = offsets + number_of(k);
         Place p;
         p.first = kw::load_global_4_or_zero(offset, k < count);
         p.end = kw::load_global_4_or_zero(offset + 1, k < count);
         return p;
+    }
+
+    /// Has L2 ask memory for the first records where they would be if all were as long as the mean, while the offsets that say
+    /// where they are have not come yet: one latency of memory instead of two until the first record is there. Nothing but time
+    /// depends on the guess; `bytes` are what may be touched.
+    __device__ __forceinline__ void prefetch(long long bytes) const {
+        constexpr int margin = 192, size = (Config::record_sixteenths / 16 + 2 * margin) / 16 * 16;
+        if (const int k = threadIdx.x % 32; k < Config::prefetched && k < count) {
+            const long long from = max(0ll, (number_of(k) * Config::record_sixteenths >> 4) - margin) / 16 * 16;
+            if (from + size <= bytes) kw::bulk_prefetch(records + from, size);
+        }
     }
 
     /// Begins to copy record k into a slot, if the stream has so many. By the whole warp, in the order of k.
@@ -152,9 +167,9 @@ __device__ __forceinline__ void store_part(float (&sums)[Tiles][4], const Layout
 /// The whole kernel; `multiply(stream, at, N, fact)`, with the rows of X that the block has and the first of the layout's facts,
 /// leaves the sums of a warp's parts of strips at their places.
 template <class Multiply>
-__device__ __forceinline__ void run_streams(const Element* x, const unsigned char* records, const int* offsets, const int* facts,
-                                            const Element* bias, const Element* factor, const Element* addend, Element* y,
-                                            int N, int M, int K, int ld_x, int ld_factor, int ld_addend, int ld_y,
+__device__ __forceinline__ void run_streams(const Element* x, const unsigned char* records, long long bytes, const int* offsets,
+                                            const int* facts, const Element* bias, const Element* factor, const Element* addend,
+                                            Element* y, int N, int M, int K, int ld_x, int ld_factor, int ld_addend, int ld_y,
                                             const Multiply& multiply) {
     extern __shared__ __align__(128) unsigned char shared[];
     // blocks of one blockIdx.y have a few rows of X, and read all of W for them
@@ -180,8 +195,9 @@ __device__ __forceinline__ void run_streams(const Element* x, const unsigned cha
     stream.count = (items < Config::warps ? min(warp + 1, items) : first_of<Config::warps>(items, warp + 1)) - stream.begin;
     stream.barriers = barriers;
     stream.here = stream.place(lane), stream.next = stream.place(32 + lane);
-    const int fact = kw::load_global_4_or_zero(facts, true);
-    stream.slot_bytes = kw::ceil_div(kw::load_global_4_or_zero(facts + 1, true), 128) * 128;
+    const int fact = kw::load_global_4_or_zero(facts, true), largest = kw::load_global_4_or_zero(facts + 1, true);
+    if constexpr (Config::prefetched > 0) stream.prefetch(bytes);  // before anything waits for what was loaded
+    stream.slot_bytes = kw::ceil_div(largest, 128) * 128;
     // at least 1: the plan has room for a record without zeros
     stream.slots = min(most_slots, kw::quotient(Config::ring_bytes, kw::reciprocal_fast(stream.slot_bytes)));
     stream.ring = at.ring + warp * (Config::ring_bytes + Config::scratch_bytes);

@@ -98,13 +98,17 @@ def flags(w: Workload) -> str:
     return "static constexpr bool " + ", ".join(f"{step.replace('-', '_')} = {flag(step in steps)}" for step in EPILOGUES) + ";"
 
 
-def struct(c: Config, w: Workload, device: DeviceFacts, records: Records, ring_bytes: int) -> list[str]:
+def struct(
+    c: Config, w: Workload, device: DeviceFacts, records: Records, ring_bytes: int, prefetched: int = 0, mean: float = 0.0
+) -> list[str]:
+    """`prefetched`: records of a warp that are asked for where they would be if all had `mean` bytes."""
     return [
         f"using Element = {ELEMENT[w.dtype]};",
         f"static constexpr int tiles = {c['tiles']};",
         f"static constexpr int warps = {c['warps']}, ring_bytes = {ring_bytes};",
         f"static constexpr int scratch_bytes = {records.scratch}, cluster = {c['cluster']};",
         f"static constexpr bool bulk = {flag(device.sm >= 90)}, x_vectors = {flag(w.axes['K'] % 8 == 0)};",
+        f"static constexpr int prefetched = {prefetched}, record_sixteenths = {round(16 * mean)};",
         flags(w),
     ]
 
@@ -139,7 +143,7 @@ def plan(c: Config, w: Workload, device: DeviceFacts, records: Records, ring_byt
         requires += ["K % 8 == 0", "ld_x % 8 == 0", "align_x % 16 == 0"]
     launch = Launch(
         kernel="spmm",
-        args=args(w),
+        args=(*args(w), ScalarArg(ctype="i64", value="numel_records * 4")),
         grid=(f"{clusters(c)} * {cluster}", f"cdiv(N, {8 * int(c['tiles'])})", 1),
         block=(warps * 32, 1, 1),
         cluster=(cluster, 1, 1),

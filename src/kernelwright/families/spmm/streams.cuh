@@ -15,6 +15,7 @@ struct Config {
     static constexpr int tiles = 1;      // of 8 rows of X
     static constexpr int warps = 16, ring_bytes = 8064, scratch_bytes = 0, cluster = 2;
     static constexpr bool bulk = true, x_vectors = true;
+    static constexpr int prefetched = 3, record_sixteenths = 38000;  // records of a warp, and their mean length
     static constexpr Packing packing = Packing::late;
     static constexpr bool bias = false, silu_mul = false, swiglu = false, residual = false;
 };
@@ -84,8 +85,8 @@ __device__ __forceinline__ void multiply_stream(Stream& stream, const Layout& at
 extern "C" __global__ void __launch_bounds__(Config::warps * 32, 1)
     spmm(const Element* x, const unsigned char* records, const int* offsets, const int* facts, const Element* bias,
          const Element* factor, const Element* addend, Element* y, int N, int M, int K, int ld_x, int ld_factor, int ld_addend,
-         int ld_y) {
-    run_streams(x, records, offsets, facts, bias, factor, addend, y, N, M, K, ld_x, ld_factor, ld_addend, ld_y,
+         int ld_y, long long bytes) {
+    run_streams(x, records, bytes, offsets, facts, bias, factor, addend, y, N, M, K, ld_x, ld_factor, ld_addend, ld_y,
                 [](Stream& stream, const Layout& at, int N, int prefix_bits) {
                     if (prefix_bits == 16)
                         multiply_stream<true>(stream, at, N);

@@ -16,6 +16,7 @@ SPACE: Space = {
     "cluster": (1, 2, 3, 4, 6, 8, 16),
     "packing": ("at_once", "late"),
     "tiles": ring.TILES,
+    "prefetch": (0, 1),
 }
 RECORDS = Records(columns=128, full=4480)
 """Without zeros with 16-bit prefixes."""
@@ -30,8 +31,15 @@ def ring_bytes(c: Config, w: Workload) -> int:
     return RECORDS.ring_bytes(int(c["slots"]), 320 + 2 * (2048 * kept + 5 * math.sqrt(2048 * kept * (1 - kept))))
 
 
+def mean(w: Workload) -> float:
+    """Bytes of a record with 8-bit prefixes; rounding up to 16 adds 7 in the mean."""
+    return 327 + 4096 * (1 - weights(w).zeros / 100)
+
+
 def illegal(c: Config, w: Workload, device: DeviceFacts) -> str | None:
     """Why the config cannot run or cannot be worth running, or None."""
+    if c["prefetch"] and device.sm < 90:
+        return "bulk prefetches need sm_90"
     return ring.illegal(c, w, device, RECORDS, ring_bytes(c, w), REGISTERS)
 
 
@@ -43,7 +51,7 @@ def microseconds(c: Config, w: Workload, device: DeviceFacts) -> float:
 def struct(c: Config, w: Workload, device: DeviceFacts) -> list[str]:
     return [
         f"static constexpr int expected = {weights(w).expected};",
-        *ring.struct(c, w, device, RECORDS, ring_bytes(c, w)),
+        *ring.struct(c, w, device, RECORDS, ring_bytes(c, w), int(c["slots"]) if c["prefetch"] else 0, mean(w)),
         f"static constexpr Packing packing = Packing::{c['packing']};",
     ]
 
@@ -57,9 +65,12 @@ def refuses(w: Workload) -> str | None:
 
 
 SEEDS: tuple[Config, ...] = tuple(
-    {"warps": warps, "slots": slots, "cluster": cluster, "packing": "at_once", "tiles": tiles}
+    {"warps": warps, "slots": slots, "cluster": cluster, "packing": packing, "tiles": tiles, "prefetch": prefetch}
     for tiles in ring.TILES
     for cluster in (2, 4, 1, 8, 16)
     for warps, slots in ((16, 3), (24, 2), (20, 3), (32, 2), (12, 4), (8, 4), (8, 2), (4, 2))
+    for packing, prefetch in (("at_once", 0), ("at_once", 1), ("late", 1))
+    if (packing, prefetch) == ("at_once", 1) or (warps == 16 and cluster <= 2 and (prefetch or cluster == 2))
 )
-"""About what won in scratch kernels on an H200 (clusters of 2, 16 warps, 3 slots); larger clusters and fewer warps as X and sums grow."""
+"""About what won in scratch kernels on an H200 (clusters of 2, 16 warps, 3 slots), there without a prefetch; larger clusters and fewer
+warps as X and sums grow. Packed late, a warp of few has more loads on their way."""

@@ -1,0 +1,9 @@
+    static constexpr bool swap = true;
+    static constexpr bool fp16_accumulate = false;
+    static constexpr int block_p = 128, block_q = 128, block_k = 64;
+    static constexpr kw::Steps epilogue = {false, true, kw::Added::nothing, kw::Activation::none, 8};
+    static constexpr int split_k = 1;
+    static constexpr int stages = 7, subtiles = 1;
+    static constexpr int cluster_p = 1, cluster_q = 1;
+    static constexpr int raster_group = 8;
+    static constexpr bool partials_apart = false;

@@ -1,0 +1,13 @@
+    static constexpr int block_p = 128, block_q = 192, block_k = 64;
+    static constexpr kw::Steps epilogue = {};
+    static constexpr bool pingpong = true;
+    static constexpr int split_k = 1;
+    static constexpr int consumers_p = 1;
+    static constexpr int consumers_q = 1;
+    static constexpr int stages = 4;
+    static constexpr int store_buffers = 2;
+    static constexpr int cluster_p = 1;
+    static constexpr int cluster_q = 1;
+    static constexpr int raster_group = 8;
+    static constexpr int shared_waves = 0;
+    static constexpr bool raster_along_q = false;

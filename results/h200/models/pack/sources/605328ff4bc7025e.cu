@@ -1,0 +1,8 @@
+    static constexpr bool swap = true;
+    static constexpr bool fp16_accumulate = false;
+    static constexpr int block_p = 64, block_q = 16, block_k = 64;
+    static constexpr kw::Steps epilogue = {false, true, kw::Added::nothing, kw::Activation::none, 8};
+    static constexpr int split_k = 8;
+    static constexpr int stages = 7;
+    static constexpr Load load = Load::cp_async;
+    static constexpr Tails tails = Tails::chunk;
