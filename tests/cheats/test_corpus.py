@@ -23,6 +23,7 @@ PASS_A_NAIVE_HARNESS = (
     *("replay_by_pointer", "replay_by_shape", "replay_by_fingerprint", "several_calls_in_one", "call_counter", "inputs_zeroed_when_timed"),
     *("denormals_for_the_rival", "transposed_in_place", "zeros", "mean_instead_of_softmax", "skipped_tail", "only_contiguous"),
     *("int8_for_small_integers", "nan_is_lost", "read_beyond_times_zero", "scratch_beyond_the_end", "random_last_bit", "forged_answer"),
+    *("flushes_denormals", "right_for_the_ladders_shapes", "reads_beyond_and_discards", "updates_what_changed"),
     *("fork_bomb", "runs_a_command", "opens_a_socket", "leaves_a_file", "reads_the_judges_memory", "more_cores_than_given"),
 )
 """Of the others some end the process, hang, or want poison, a workspace or another check to show what they do."""

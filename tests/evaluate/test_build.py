@@ -56,6 +56,15 @@ def test_a_killed_compiler_is_blamed_on_its_candidate_alone(builder):
     assert isinstance(after, Build)
 
 
+def test_a_compiler_without_end_is_killed_and_the_others_are_built(tmp_path, monkeypatch):
+    monkeypatch.setenv("KERNELWRIGHT_HOME", str(tmp_path))
+    endless, quick = scripted(compiles_for_ever=True), scripted(us=1)
+    with Builder(target("fake"), 2, seconds=1) as builder:
+        (_, stuck), (_, built) = builder.builds([endless, quick])
+    assert isinstance(stuck, Verdict) and stuck.outcome is Outcome.COMPILE_ERROR and "within 1 s" in stuck.evidence
+    assert isinstance(built, Build)
+
+
 @pytest.mark.parametrize("name", ["cpu", "cuda:sm_90", "fake"])
 def test_a_compiling_process_does_without_torch(name):
     """Its import takes longer than most compilations, and each search starts such a process for every core."""

@@ -86,6 +86,13 @@ def test_a_right_contender_meets_no_inputs_twice() -> None:
     assert len(set(own.met)) == len(own.met)
 
 
+def test_no_inputs_are_a_column_away_from_those_that_the_contender_has_met() -> None:
+    _, own = measured()
+    values = [torch.tensor(one) for one in own.met]
+    shared = [float((a == b).float().mean()) for i, a in enumerate(values) for b in values[:i]]
+    assert max(shared) < 0.5, "else its result could be brought up to date by the difference"
+
+
 def zeroed(buffers: Buffers, sample: int) -> None:
     for index in range(len(buffers)) if sample >= 3 else ():
         for t in (*buffers.inputs(index).values(), *buffers.outputs(index).values()):

@@ -190,6 +190,15 @@ def run(*words: str):
     return CliRunner().invoke(app, ["lint", *words])
 
 
+def test_sizes_that_stand_as_numbers_in_the_functions_are_shrunk_too(tmp_path):
+    path = tmp_path / "wide.py"
+    text = FILE.format(result="torch.softmax(x + y, dim=1)", inputs="torch.rand").replace("(4, 64)", "(512, 131072)")
+    path.write_text(text)
+    assert "zeros-pass" in {f.rule for f in lint(resolve(str(path)))}
+    cut = shrunk(resolve(str(path)))
+    assert cut.extent and cut.extent.elements <= 2**20 and set(cut.changes) == {"size_512", "size_131072"}
+
+
 def test_the_verb(tmp_path):
     path = str(FAULTY / "relu_of_rand.py")
     assert run("chain:softmax:8x64").exit_code == 0

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from kernelwright.evaluate.evaluator import Evaluator
 from kernelwright.evaluate.jobs import ALL_RUNGS, Job
 from kernelwright.problems import resolve
 from kernelwright.records import Candidate, Launch, LaunchPlan, Origin, Outcome, ScalarArg, TensorArg
-from kernelwright.targets import target
+from kernelwright.targets import cpu, target
+from kernelwright.targets.target import CandidateFault
 
 W = resolve("gemm:24x40x16:fp32")
 HEADERS = ("cstdlib", "thread", "vector", "fcntl.h", "omp.h", "sys/socket.h", "unistd.h")
@@ -72,6 +75,32 @@ def test_faults(evaluator, before, after, outcome, words):
     found, evidence = judge(evaluator, kernel(before, after))
     assert found == outcome, evidence
     assert words in evidence
+
+
+@pytest.mark.parametrize(
+    "flag", ["-wrapper", "-fplugin=/tmp/x.so", "-include", "/etc/passwd", "-B.", "@file", "-Wl,-z,x", "-I/root", "-o", "-L.", "x.cpp"]
+)
+def test_flags_that_name_files_or_programs_are_not_allowed(evaluator, flag):
+    outcome, evidence = judge(evaluator, kernel().replace(flags=("-O2", flag)))
+    assert outcome == Outcome.COMPILE_ERROR and "is not allowed" in evidence
+
+
+def test_flags_that_only_change_the_code_reach_the_compiler(evaluator):
+    flags = ("-O2", "-DA=1", "-UB", "-fno-math-errno", "-ffp-contract=fast", "-mno-avx512f", "-std=c++20", "-Wall", "-funroll-loops")
+    outcome, evidence = judge(evaluator, kernel().replace(flags=flags))
+    assert outcome == Outcome.OK, evidence
+
+
+def test_a_compiler_that_takes_too_long_ends_with_all_that_it_started(tmp_path, monkeypatch):
+    compiler = tmp_path / "bin" / "slow"
+    compiler.parent.mkdir()
+    compiler.write_text("#!/bin/sh\nsleep 377 &\nsleep 377\n")
+    compiler.chmod(0o755)
+    monkeypatch.setattr(cpu, "compiler", lambda: str(compiler))
+    monkeypatch.setattr(cpu, "_COMPILE_SECONDS", 0.5)
+    with pytest.raises(CandidateFault, match="longer than"):
+        cpu.CpuTarget().compile(kernel(), tmp_path)
+    assert not [p for p in Path("/proc").glob("[0-9]*/cmdline") if p.exists() and b"sleep\x00377" in p.read_bytes()]
 
 
 def test_a_hang_is_killed_and_the_next_is_unharmed(evaluator, monkeypatch):

@@ -77,6 +77,13 @@ def test_requests_that_account_for_their_time_count():
     assert Claiming([HONEST] * 20).samples(20) == [14.0] * 20
 
 
+def test_one_launch_that_works_for_the_others_is_worth_nothing():
+    batched = ([60.0] * 14 + [680.0] * 2, 2200.0)
+    one = Claiming([batched] * 20)
+    least = (2200.0 / 16 - one._slack(50.0, 16)) / cpu_device.HELD
+    assert one.samples(20) == [least] * 20 and least > 100, "137 us were used for each, 60 claimed for most"
+
+
 def test_a_disturbed_request_counts_for_nothing_and_nobody_is_accused_for_a_few():
     bad = [LATE, UNEVEN]
     some = Claiming([HONEST if i % 2 else bad[i % 4 // 2] for i in range(30)]).samples(30)

@@ -29,6 +29,11 @@ ATTEMPTS = {
     "reading the parent's environment": "open(f'/proc/{os.getppid()}/environ', 'rb').read()",
     "a signal to the parent": "os.kill(os.getppid(), signal.SIGCONT)",
     "a signal to the group": "os.kill(0, signal.SIGCONT)",
+    "a signal to the parent by way of a pipe": "fcntl.fcntl(os.pipe()[0], 8, os.getppid())",
+    "choosing that signal": "fcntl.fcntl(os.pipe()[0], 10, signal.SIGKILL)",
+    "a lease of a file": "fcntl.fcntl(os.open(os.__file__, os.O_RDONLY), fcntl.F_SETLEASE, fcntl.F_RDLCK)",
+    "freeing pages that others share": "mmap.mmap(-1, 1 << 20).madvise(mmap.MADV_REMOVE)",
+    "a file in memory": "os.memfd_create('more')",
     "leaving the group": "os.setsid()",
     "other cores": "os.sched_setaffinity(0, range(64))",
     "changing attributes": "os.chmod(secret, 0o777)",
@@ -48,11 +53,13 @@ ALLOWED = {
     "threads": "t = threading.Thread(target=len, args=('',)); t.start(); t.join()",
     "importing": "import wave, numpy.fft",
     "facts of the machine": "[open(p).read() for p in ('/proc/cpuinfo', '/proc/meminfo', '/proc/self/maps')]; os.cpu_count()",
+    "flags of a pipe": "fcntl.fcntl(os.pipe()[0], fcntl.F_SETFL, os.O_NONBLOCK)",
+    "giving pages of its own back": "mmap.mmap(-1, 1 << 20).madvise(mmap.MADV_DONTNEED)",
     "a signal to itself": "os.kill(os.getpid(), 0)",
     "a product on threads": "torch.set_num_threads(2); torch.ones(500, 500) @ torch.ones(500, 500)",
 }
 PROGRAM = """
-import ctypes, json, os, pathlib, resource, signal, socket, sys, threading, time
+import ctypes, fcntl, json, mmap, os, pathlib, resource, signal, socket, sys, threading, time
 import torch
 from kernelwright.targets import sandbox
 secret, outside, private, attempts = sys.argv[1:]
@@ -191,6 +198,10 @@ def test_the_filter_of_both_architectures(machine):
     assert action("clone3") == absent and action("openat2") == absent
     assert action("kill", 77, 9) == allow and action("kill", 1, 9) == deny and action("kill", 2**32 - 1, 9) == deny
     assert action("prlimit64", 0) == allow and action("prlimit64", 77) == allow and action("prlimit64", 5) == deny
+    assert action("fcntl", 3, 4) == allow and action("fcntl", 3, 8) == deny and action("fcntl", 3, 1026) == deny
+    assert action("madvise", 0, 0, 4) == allow and action("madvise", 0, 0, 9) == deny and action("ioctl", 3, 0x8902) == deny
+    strict = sandbox._program(machine, 77, abi=7, processes=False, memory_files=False)
+    assert interpret(strict, arch, numbers["memfd_create"]) == deny and action("memfd_create") == allow
     assert action("prctl", 15) == allow and action("prctl", 1) == deny and action("prctl", 4) == deny
     for group in sandbox._DENIED[machine].values():
         assert all(interpret(program, arch, call) == deny for call in group)

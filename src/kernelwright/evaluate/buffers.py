@@ -40,6 +40,8 @@ class Shape:
     """Elements between the end of a row and the next row, for tensors of two or more axes."""
     offset: int = 0
     """Elements by which each tensor starts off its 256-byte boundary."""
+    fenced: bool = False
+    """Each tensor ends where a page does, and the next one can not even be read, on a device that can forbid it."""
 
 
 class Buffers:
@@ -50,6 +52,7 @@ class Buffers:
         self.problem, self.workload = problem, w
         self.specs = problem.tensors(w)
         self._extents: list[tuple[TensorSpec, int, int]] = []  # spec, row stride, offset in the set
+        self._fences: list[int] = []
         at = GUARD
         for spec in self.specs:
             row_stride = (spec.shape[-1] if spec.shape else 1) + (shape.pad if len(spec.shape) >= 2 else 0)
@@ -59,9 +62,12 @@ class Buffers:
                 rows *= n
             start = at + shape.offset * itemsize
             size = rows * row_stride * itemsize
+            if shape.fenced:
+                start = _round_up(start + size, GUARD) - size
+                self._fences.append(start + size)
             self._extents.append((spec, row_stride, start))
             at = _round_up(start + size, _ALIGN) + GUARD
-        self.set_bytes = _round_up(at, _ALIGN)
+        self.set_bytes = _round_up(at, GUARD if shape.fenced else _ALIGN)
         self.flat = device.allocate(self.set_bytes * sets)
         self.flat.fill_(POISON)
         stacked = {spec.name: self._stacked(spec, row_stride, start, sets) for spec, row_stride, start in self._extents}
@@ -89,7 +95,8 @@ class Buffers:
         # sets are alike but for their addresses: they share one dictionary where its values agree
         if self.bounds and self.bounds[0].names == names:
             names = self.bounds[0].names
-        return Bound(tensors=tensors, names=names)
+        fences = tuple(self.flat.data_ptr() + index * self.set_bytes + at for at in self._fences)
+        return Bound(tensors=tensors, names=names, fences=fences)
 
     def __len__(self) -> int:
         return len(self.bounds)

@@ -21,9 +21,13 @@ from pathlib import Path
 from kernelwright.records import Build, Candidate, Outcome, Verdict
 from kernelwright.settings import SettingsError, settings
 from kernelwright.targets import target as target_of
+from kernelwright.targets.sandbox import MEMORY, bound_memory
 from kernelwright.targets.target import CandidateFault, Target
 
 _RECORD = "build.json"
+SECONDS = 240
+"""Of one build, and `sandbox.MEMORY` bytes beyond what its process begins with: NVRTC knows no limit, and four lines of templates keep it
+busy for days. The largest of our kernels takes some tens of seconds on a busy core."""
 
 
 def build(target: Target, candidate: Candidate, cache: Path | None = None) -> Build:
@@ -81,19 +85,24 @@ def _sync(folder: Path) -> None:
             os.fsync(handle.fileno())
 
 
-def _work(target_name: str, candidate: bytes, cache: str) -> tuple[str, str]:
-    """Runs in a pool process: (`ok`, Build as JSON), or (outcome, evidence), or (`error`, sentence)."""
+def _work(target_name: str, candidate: bytes, cache: str, seconds: int) -> tuple[str, str]:
+    """Runs in a pool process: (`ok`, Build as JSON), or (outcome, evidence), or (`error`, sentence). The process dies when the time is
+    up: nothing else ends a compiler that is a library."""
+    signal.alarm(seconds)
     try:
         return "ok", build(target_of(target_name), Candidate.from_json(candidate), Path(cache)).to_json()
     except CandidateFault as fault:
         return fault.outcome.value, fault.evidence
     except SettingsError as error:
         return "error", str(error)
+    finally:
+        signal.alarm(0)
 
 
 def _begin() -> None:
     """In each process of the pool, before its first build."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the loop, which ends the pool in order
+    bound_memory(MEMORY)
     threading.Thread(target=_end_with_parent, daemon=True).start()
 
 
@@ -108,8 +117,8 @@ def _end_with_parent() -> None:
 class Builder:
     """The pool. Use as a context manager."""
 
-    def __init__(self, target: Target, jobs: int | None = None):
-        self._target = target
+    def __init__(self, target: Target, jobs: int | None = None, *, seconds: int = SECONDS):
+        self._target, self._seconds = target, seconds
         self._jobs = jobs or max(1, len(os.sched_getaffinity(0)))
         self._pool: ProcessPoolExecutor | None = None
         self._futures: dict[str, Future[tuple[str, str]]] = {}
@@ -144,7 +153,7 @@ class Builder:
             yield c, None if future is None else self._outcome(future)
 
     def _submit(self, candidate: Candidate) -> Future[tuple[str, str]]:
-        work = (_work, self._target.name, candidate.to_json().encode(), str(settings().builds))
+        work = (_work, self._target.name, candidate.to_json().encode(), str(settings().builds), self._seconds)
         try:
             return self._running().submit(*work)
         except BrokenProcessPool:  # by an earlier candidate whose outcome nobody has asked for yet
@@ -161,7 +170,8 @@ class Builder:
             kind, text = future.result()
         except BrokenProcessPool:
             self._pool = None
-            return Verdict(outcome=Outcome.COMPILE_ERROR, evidence="the compiler process died, out of memory perhaps")
+            evidence = f"the compiler process died: out of memory, or not done within {self._seconds} s"
+            return Verdict(outcome=Outcome.COMPILE_ERROR, evidence=evidence)
         if kind == "ok":
             return Build.from_json(text)
         if kind == "error":

@@ -62,7 +62,9 @@ class Bench:
         """Drawn once, for warming up; every timed round draws its own."""
 
     def reseed(self) -> None:
+        """PyTorch's own generators too, which begin alike in every process: rows that are looked at are drawn from them."""
         self.rng.manual_seed(int.from_bytes(os.urandom(7), "big"))
+        torch.manual_seed(int.from_bytes(os.urandom(7), "big"))
 
     def make_buffers(self, w: Workload, shape: Shape, sets: int = 1) -> Buffers:
         return Buffers(self.device, problem_of(w), w, sets=sets, shape=shape, sms=self.sms)
@@ -120,7 +122,7 @@ class Bench:
         try:
             return self.device.load(entry.candidate, entry.build, w, buffers.bounds)
         finally:
-            self.reseed()  # a forked contender holds a copy of the generator: it must not tell what is drawn next
+            self.reseed()  # a forked contender holds a copy of the generators: they must not tell what is drawn next
 
     def close(self) -> None:
         for state in self.rivals.values():

@@ -1,10 +1,11 @@
 """Interleaved, order-randomised rounds: every contender meets the same fresh inputs, the same clocks, the same noise.
 
 A round draws fresh inputs for every set that is used, then each contender in random order: inputs altered, outputs poisoned, one sample,
-outputs, inputs and guard bands of a secretly chosen set checked. No timed launch meets inputs that an earlier launch of anybody has met, so
-there is nothing to replay: not in what the candidate kept, nor in what rivals or references left in the device's memory. Ratios are taken
-inside a round, so that drift of the clock falls out. This module does not protect against a candidate that controls the clock itself:
-device code cannot, and a CPU candidate's samples are held against the judge's own clock (`targets.cpu_device`).
+outputs, inputs and guard bands of a secretly chosen set checked. Before a candidate runs again on what was drawn, it is drawn anew. No
+timed launch meets inputs that an earlier launch of anybody has met, nor its own contender any that are nearly those, so there is nothing to
+replay: not in what the candidate kept, nor in what rivals or references left in the device's memory. Ratios are taken inside a round, so
+that drift of the clock falls out. This module does not protect against a candidate that controls the clock itself: device code cannot, and
+a CPU candidate's samples are held against the judge's own clock (`targets.cpu_device`).
 """
 
 from __future__ import annotations
@@ -96,10 +97,12 @@ def measure(
         if limits.noise and alive and not alive[0].trusted:
             turns.append((alive[0], again))
         order.shuffle(turns)
+        ran: set[str] = set()
         for e, samples in turns:
             if e.fault is None:
                 note(e.label, f"round {rounds + 1}, {mode}")
-                spot = _Spot(problem, w, buffers, used, draw, order)
+                spot = _Spot(problem, w, buffers, used, draw, order, met=e.label in ran and not e.trusted)
+                ran.add(e.label)
                 _guarded(e, functools.partial(_turn, spot, e, samples, mode, peaks))
         rounds += 1
         clean = _clean_rounds(candidates, rivals)
@@ -135,10 +138,14 @@ class _Spot(Fresh):
     """The inputs of one contender's turn, and the check of what it made of them: a random part of a secretly chosen set, of which the judge
     has the inputs in memory of its own."""
 
-    def __init__(self, problem: Problem, w: Workload, buffers: Buffers, sets: int, draw: Callable[[], None], order: random.Random):
-        """The first so many `sets` are used. `draw` gives them fresh inputs: where the problem's inputs cannot be altered."""
+    def __init__(
+        self, problem: Problem, w: Workload, buffers: Buffers, sets: int, draw: Callable[[], None], order: random.Random, *, met: bool
+    ):
+        """The first so many `sets` are used. `draw` gives them fresh inputs: where the problem's inputs cannot be altered, and where the
+        contender has `met` what was drawn for this round: of inputs that are a column away from others the result is so as well, and can be
+        brought up to date instead of computed."""
         self.problem, self.w, self.buffers = problem, w, buffers
-        self._sets, self._draw, self._order = sets, draw, order
+        self._sets, self._draw, self._order, self._met = sets, draw, order, met
 
     def choose(self, sets: int, checked: bool) -> None:
         """One of the first so many sets, before the inputs are renewed; and whether it will be checked at all."""
@@ -148,8 +155,9 @@ class _Spot(Fresh):
         return self._order.random() < 0.5
 
     def renew(self) -> None:
-        if not self.buffers.alter(self._order):
+        if self._met or not self.buffers.alter(self._order):
             self._draw()
+        self._met = True
         self.buffers.poison(self._sets)
         if self._checked:
             inputs = self.buffers.inputs(self.secret)

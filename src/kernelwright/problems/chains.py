@@ -183,6 +183,7 @@ class ChainProblem(Problem):
     """The Problem of one entry. Workloads have axes rows and cols, dtype fp16, bf16 or fp32, and accumulate in fp32."""
 
     axes = ("rows", "cols")
+    any_shape = True
 
     def __init__(self, chain: Chain) -> None:
         self.chain = chain

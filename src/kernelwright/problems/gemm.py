@@ -25,6 +25,7 @@ class Gemm(Problem):
     name = "gemm"
     axes = ("M", "N", "K")
     allocates = False
+    any_shape = True
 
     def tensors(self, w: Workload) -> tuple[TensorSpec, ...]:
         m, n, k = (w.axes[x] for x in self.axes)

@@ -59,6 +59,23 @@ def constants(source: str) -> dict[str, int]:
     return found
 
 
+def _named(source: str) -> str:
+    """The source with sizes that stand as numbers in its two functions turned into constants of the file; equal ones into the same."""
+    tree, values = ast.parse(source), set[int]()
+
+    class Naming(ast.NodeTransformer):
+        def visit_Constant(self, node: ast.Constant) -> ast.expr:
+            if type(node.value) is not int or node.value < SMALLEST:
+                return node
+            values.add(node.value)
+            return ast.Name(f"size_{node.value}", ast.Load())
+
+    for node in tree.body:
+        if isinstance(node, ast.FunctionDef) and node.name in ("get_inputs", "get_init_inputs"):
+            node.body = [Naming().visit(statement) for statement in node.body]
+    return _with(ast.unparse(ast.fix_missing_locations(tree)), {f"size_{v}": v for v in sorted(values)}) if values else source
+
+
 def _integer(node: ast.expr | None) -> int | None:
     """A literal, or arithmetic of literals."""
     if node is None or any(not isinstance(n, ast.Constant | ast.BinOp | ast.operator) for n in ast.walk(node)):
@@ -111,6 +128,9 @@ def shrunk(w: Workload, limit: float = 1.0) -> Shrunk:
         return Shrunk(w, {}, {}, None, None)
     if full is None or load(full) <= limit:
         return Shrunk(w, {}, {}, full, full)
+    if extent(source := _named(w.source)) == full:
+        w = w.replace(source=source)
+        known = constants(source)
     batch = {name for name in known if _is_batch(w.source, name, known[name], full)}
     sizes: dict[str, int] = {}
     now: Extent = full

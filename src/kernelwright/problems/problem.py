@@ -101,6 +101,8 @@ class Problem(ABC):
     """Whether `eager` allocates its outputs, as opposed to writing into given ones (`torch.matmul(out=)`). On the CPU target a
     candidate's clocked call is then charged an allocation of the same size."""
 
+    any_shape: ClassVar[bool] = False
+    """Whether it exists for nearly all sizes of its axes, so that the ladder may draw some; `resolve` refuses the others."""
     validates: ClassVar[bool] = False
     """Whether `validate` judges outputs, which may be right in many ways, instead of a comparison with the reference."""
     score: ClassVar[str] = ""

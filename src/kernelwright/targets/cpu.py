@@ -18,9 +18,13 @@ from pathlib import Path
 from kernelwright.families.family import DeviceFacts
 from kernelwright.records import Build, Candidate, Outcome
 from kernelwright.settings import child_environment, settings
+from kernelwright.targets import sandbox
+from kernelwright.targets.processes import kill_group
 from kernelwright.targets.target import CandidateFault, Device, Target
 
 FLAGS = ("-std=c++20", "-shared", "-fPIC", "-O3", "-march=native", "-fopenmp")
+_ALLOWED_FLAG = re.compile(r"-(O\w*|[fmW][a-z0-9][\w+.=-]*|[DU]\w.*|std=[\w+]+)")
+"""None that names a file or a program: -fplugin=, -wrapper, -include and the like hold a slash, a comma or a word of their own."""
 _LOG_CHARS = 4000
 _COMPILE_SECONDS = 120
 
@@ -52,20 +56,18 @@ class CpuTarget(Target):
         found = compiler()
         if found is None:
             raise CandidateFault(Outcome.COMPILE_ERROR, self.unavailable() or "")
+        for flag in candidate.flags:
+            if not _ALLOWED_FLAG.fullmatch(flag):
+                raise CandidateFault(
+                    Outcome.COMPILE_ERROR, f"the compiler flag {flag!r} is not allowed; a candidate may add -O, -f, -m, -D, -U, -std and -W"
+                )
         source, artifact = directory / "kernel.cpp", directory / "kernel.so"
         source.write_text(candidate.source)
         started = time.monotonic()
-        command = [found, *FLAGS, *candidate.flags, "-o", str(artifact), str(source)]
-        try:
-            # without our secrets: a source that includes /proc/self/environ has the compiler print them
-            done = subprocess.run(
-                command, capture_output=True, text=True, timeout=_COMPILE_SECONDS, errors="replace", env=child_environment({})
-            )
-        except subprocess.TimeoutExpired:
-            raise CandidateFault(Outcome.COMPILE_ERROR, f"the compiler took longer than {_COMPILE_SECONDS} s") from None
-        log = done.stderr.replace(str(directory) + "/", "")
-        if done.returncode != 0:
-            raise CandidateFault(Outcome.COMPILE_ERROR, log[:_LOG_CHARS] or f"the compiler exited with {done.returncode}")
+        code, log = _compiled([found, *FLAGS, *candidate.flags, "-o", str(artifact), str(source)], directory)
+        log = log.replace(str(directory) + "/", "")
+        if code != 0:
+            raise CandidateFault(Outcome.COMPILE_ERROR, log[:_LOG_CHARS] or f"the compiler exited with {code}")
         return Build(
             key=self.build_key(candidate),
             artifact=str(artifact),
@@ -79,6 +81,41 @@ class CpuTarget(Target):
         from kernelwright.targets.cpu_device import CpuDevice
 
         return CpuDevice()
+
+
+def _compiled(command: list[str], directory: Path) -> tuple[int, str]:
+    """The compiler's exit code and words. It is confined as a candidate is, but that it may start its own programs: a source can have it
+    read files (`#include`, `.incbin`), and a few lines of macros have it work for hours or take all memory."""
+
+    def confine() -> None:
+        sandbox.restrict(directory, toolchain, programs=True)
+        if sandbox.landlock_abi():  # without, the filter would deny every writing
+            sandbox.seal(processes=True)
+
+    # a compiler that is not the system's brings its headers and libraries beside it
+    toolchain = ["/bin", "/etc/alternatives", Path(command[0]).resolve().parents[1]]
+    # without our secrets, which /proc/self/environ would show
+    environment = child_environment({"TMPDIR": str(directory)})
+    process = subprocess.Popen(
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        errors="replace",
+        env=environment,
+        start_new_session=True,
+        preexec_fn=confine,
+    )
+    try:
+        words = process.communicate(timeout=_COMPILE_SECONDS)[1]
+        return process.returncode, words
+    except subprocess.TimeoutExpired:
+        raise CandidateFault(Outcome.COMPILE_ERROR, f"the compiler took longer than {_COMPILE_SECONDS} s") from None
+    finally:
+        if process.returncode is None:
+            kill_group(process.pid)  # the driver's own end would leave the compiler proper at work
+            process.communicate()
 
 
 @functools.cache

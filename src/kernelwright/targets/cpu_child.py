@@ -21,6 +21,7 @@ from kernelwright.records import LaunchPlan, Outcome, ScalarArg, TensorArg, Work
 from kernelwright.targets.target import Bound, CandidateFault, Run
 
 _CTYPES = {"i32": ctypes.c_int32, "i64": ctypes.c_int64, "f32": ctypes.c_float}
+_libc = ctypes.CDLL(None)
 _GUARD = 4096
 _POISON = 0xFF
 JUDGE_SECONDS = 200e-6
@@ -124,6 +125,9 @@ class Program(Work):
         return "memory outside the workspace was written"
 
     def load(self) -> None:
+        for one in self.sets:
+            for address in one.fences:
+                _libc.mprotect(ctypes.c_void_p(address), ctypes.c_size_t(_GUARD), 0)  # for this process alone
         library = _open(self.artifact)
         functions = []
         for launch in self.plan.launches:

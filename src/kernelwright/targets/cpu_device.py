@@ -7,8 +7,8 @@ its outputs are read. Each launch of a sample has a set of buffers of its own, w
 microsecond of processor time that it uses, by any of its threads, belongs to launches that it claims, and the judge holds its claims
 against that. Calls during which the system took the core away are dropped, long ones (`LONG_US`) only if it took more than a little.
 
-What this does NOT protect against: claims below the truth by less than the factor `HELD` (a forged spread among launches: `SKEW`) and by
-less than `SLACK_US` divided among a sample's launches and `SLACK_LAUNCH_US`; where several threads are allowed, work handed from one
+What this does NOT protect against: claims below the truth by less than the factor `HELD` and by less than `SLACK_US` divided among a
+sample's launches and `SLACK_LAUNCH_US`; where several threads are allowed, work handed from one
 short-lived thread to the next; work of a thread in the microseconds between the answer and the stop. What it may do to the machine:
 `sandbox`.
 """
@@ -314,10 +314,20 @@ class CpuContender(Contender):
 
     def _times(self, one: _Seen, mode: str) -> list[float]:
         """Microseconds of each launch. A Python candidate's clock is in its own reach: where a request is one launch, the processor time
-        that the judge saw is what counts, if it is more than was claimed. So it is with its rivals."""
-        if not self.apart:
+        that the judge saw is what counts, if it is more than was claimed. So it is with its rivals. Of a C++ candidate each launch takes at
+        least what it may hide of the request's mean (`HELD`): one launch that works for the others is worth nothing."""
+        if self.apart:
+            return [max(one.claims[0], one.cpu - self._device.empty(mode, 1).cpu - ANSWER_US)]
+        if self._trusted:
             return one.claims
-        return [max(one.claims[0], one.cpu - self._device.empty(mode, 1).cpu - ANSWER_US)]
+        n, nothing = len(one.claims), self._device.empty(mode, len(one.claims)).cpu
+        least = ((one.cpu - nothing) / n - self._slack(nothing, n)) / HELD
+        return [max(us, least) for us in one.claims]
+
+    def _slack(self, nothing: float, launches: int) -> float:
+        """Microseconds of a launch that need not be claimed, given what an empty request takes."""
+        extra = ANSWER_US if isinstance(self._work, Answer) else 0
+        return (nothing / 2 + SLACK_US + extra) / launches + SLACK_LAUNCH_US
 
     def _make_ready(self, index: int, *, warm: bool = False) -> None:
         """A Python candidate's state for the set, and a launch that does not count, if `warm`. The inputs of `forward` are replaced by
@@ -376,11 +386,10 @@ class CpuContender(Contender):
         machine. The wall clock would tell no more: on a busy machine it runs three times as long as honest work."""
         seen = self._seen[mode]
         n = len(seen[-1].claims)
-        extra = ANSWER_US if isinstance(self._work, Answer) else 0
 
         def beyond(one: _Seen, nothing: float) -> bool:
             used, average, claimed = _launch_of(one, nothing)
-            slack = (nothing / 2 + SLACK_US + extra) / len(one.claims) + SLACK_LAUNCH_US
+            slack = self._slack(nothing, len(one.claims))
             return used > HELD * average + slack or used > SKEW * claimed + slack
 
         nothing = self._device.empty(mode, n).cpu

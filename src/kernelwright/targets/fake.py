@@ -19,6 +19,7 @@ import hashlib
 import json
 import os
 import signal
+import time
 from pathlib import Path
 
 from kernelwright.families.family import DeviceFacts
@@ -40,8 +41,11 @@ class FakeTarget(Target):
         return hashlib.sha256(candidate.source.encode()).hexdigest()[:32]
 
     def compile(self, candidate: Candidate, directory: Path) -> Build:
-        if script_of(candidate, "compile").get("kills"):
+        script = script_of(candidate, "compile")
+        if script.get("kills"):
             os.kill(os.getpid(), signal.SIGKILL)
+        if script.get("compiles_for_ever"):
+            time.sleep(3600)
         artifact = directory / "script.json"
         artifact.write_text(candidate.source)
         return Build(key=self.build_key(candidate), artifact=str(artifact), compiler="script", arch="fake")

@@ -62,7 +62,7 @@ def enter(private: Path, readable: Iterable[str | Path] = (), *, threads: int = 
 
     `private` is a folder, the only place where files can be written; `readable` are files or folders besides Python and its packages.
     """
-    return (*restrict(private, readable, threads=threads), *seal())
+    return (*restrict(private, readable, threads=threads), *seal(memory_files=False))
 
 
 def restrict(
@@ -87,12 +87,13 @@ def restrict(
     return tuple(layers)
 
 
-def seal(*, processes: bool = False) -> tuple[str, ...]:
-    """The filter, for all threads of this process. With `processes` new ones may be made, until it is called again."""
+def seal(*, processes: bool = False, memory_files: bool = True) -> tuple[str, ...]:
+    """The filter, for all threads of this process. With `processes` new ones may be made, until it is called again; without `memory_files`
+    there are none in memory, which no limit of the address space counts (256 of 64 MiB each): where that is limited."""
     if not seccomp_available():
         return ()
     abi = landlock_abi()
-    _seccomp(abi, processes=processes)
+    _seccomp(abi, processes=processes, memory_files=memory_files)
     return ("seccomp",) if abi else ("seccomp (no landlock: files can be read, none written)",)
 
 
@@ -133,22 +134,32 @@ def _check(result: int, what: str) -> int:
 # ------------------------------------------------------------------------------------------------- limits and capabilities
 
 
-def _limit(threads: int, memory: int | None) -> None:
+def bound_memory(size: int) -> None:
+    """So many bytes of address space beyond what this process has mapped."""
     with open("/proc/self/statm") as statm:
         mapped = int(statm.read().split()[0]) * resource.getpagesize()
+    _lower(resource.RLIMIT_AS, mapped + size)
+
+
+def _lower(what: int, wanted: int) -> None:
+    hard = resource.getrlimit(what)[1]
+    limit = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+    resource.setrlimit(what, (limit, limit))
+
+
+def _limit(threads: int, memory: int | None) -> None:
+    if memory is not None:
+        bound_memory(memory)
     with open("/proc/loadavg") as loadavg:
         tasks = int(loadavg.read().split()[3].split("/")[1])
     for what, wanted in (
-        (resource.RLIMIT_AS, resource.RLIM_INFINITY if memory is None else mapped + memory),
         (resource.RLIMIT_CPU, CPU_SECONDS * threads),
         (resource.RLIMIT_FSIZE, FILE_BYTES),
         (resource.RLIMIT_NOFILE, OPEN_FILES),
         (resource.RLIMIT_NPROC, tasks + TASKS),
         (resource.RLIMIT_CORE, 0),
     ):
-        hard = resource.getrlimit(what)[1]
-        limit = hard if wanted == resource.RLIM_INFINITY else wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
-        resource.setrlimit(what, (limit, limit))
+        _lower(what, wanted)
     try:
         with open("/proc/self/oom_score_adj", "w") as score:
             score.write("1000")
@@ -265,10 +276,25 @@ _DENIED = {
 }
 """System calls that are refused (EPERM) whatever their arguments. Those of new processes hold setpgid, without which ninja starts no
 compiler; a session (setsid) nobody leaves."""
-_CALLS = ("clone", "clone3", "kill", "tgkill", "prctl", "prlimit64", "openat", "openat2", "seccomp", "truncate")
+_CALLS = (
+    "clone",
+    "clone3",
+    "kill",
+    "tgkill",
+    "prctl",
+    "prlimit64",
+    "openat",
+    "openat2",
+    "seccomp",
+    "truncate",
+    "fcntl",
+    "ioctl",
+    "madvise",
+    "memfd_create",
+)
 _NUMBERS = {
-    "x86_64": dict(zip(_CALLS, (56, 435, 62, 234, 157, 302, 257, 437, 317, 76), strict=True)),
-    "aarch64": dict(zip(_CALLS, (220, 435, 129, 131, 167, 261, 56, 437, 277, 45), strict=True)),
+    "x86_64": dict(zip(_CALLS, (56, 435, 62, 234, 157, 302, 257, 437, 317, 76, 72, 16, 28, 319), strict=True)),
+    "aarch64": dict(zip(_CALLS, (220, 435, 129, 131, 167, 261, 56, 437, 277, 45, 25, 29, 233, 279), strict=True)),
 }
 _WRITING = {
     # creat, rename, mkdir, rmdir, link, unlink, symlink, and their *at forms
@@ -281,12 +307,22 @@ _PRCTL_ALLOWED = (2, 3, 15, 16, 21, 23, 30, 38, 39, 51, 64, 0x53564D41)
 """Asking, and naming threads and memory; not: outliving the parent (PDEATHSIG), hiding from the judge (DUMPABLE), letting others trace."""
 
 
+_ARGUMENT_DENIED = {
+    "fcntl": (1, (8, 10, 15, 1024, 1026)),
+    "ioctl": (1, (0x8901, 0x8902, 0x5412)),
+    "madvise": (2, (9,)),
+}
+"""By call: which argument, and its values that are refused. Whom a file signals, and how (F_SETOWN, F_SETSIG, F_SETOWN_EX, FIOSETOWN,
+SIOCSPGRP: SIGKILL for the judge when a pipe can be read); leases and notices that hold up others' opening of a file (F_SETLEASE, F_NOTIFY);
+words typed for others (TIOCSTI); freeing shared pages in every process (MADV_REMOVE): a rival's next run would pay for the page faults."""
+
+
 def seccomp_available() -> bool:
     return platform.machine() in _ARCH and os.path.exists("/proc/sys/kernel/seccomp/actions_avail")
 
 
-def _seccomp(abi: int, *, processes: bool) -> None:
-    program = _program(platform.machine(), os.getpid(), abi=abi, processes=processes)
+def _seccomp(abi: int, *, processes: bool, memory_files: bool) -> None:
+    program = _program(platform.machine(), os.getpid(), abi=abi, processes=processes, memory_files=memory_files)
 
     class Filter(ctypes.Structure):
         _fields_ = [("len", ctypes.c_ushort), ("filter", ctypes.c_char_p)]
@@ -296,7 +332,7 @@ def _seccomp(abi: int, *, processes: bool) -> None:
     _check(_syscall(_NUMBERS[platform.machine()]["seccomp"], 1, 1, ctypes.byref(filter_)), "seccomp")
 
 
-def _program(machine: str, pid: int, *, abi: int, processes: bool) -> bytes:
+def _program(machine: str, pid: int, *, abi: int, processes: bool, memory_files: bool = True) -> bytes:
     """The filter: `struct sock_filter` (code, jump if true, jump if false, k), 8 bytes each."""
     load, equal, at_least, any_bit, give = 0x20, 0x15, 0x35, 0x45, 0x06
     number, args = 0, 16  # offsets in struct seccomp_data: nr, and the low halves of six 64-bit arguments
@@ -327,6 +363,10 @@ def _program(machine: str, pid: int, *, abi: int, processes: bool) -> bytes:
     for name in ("kill", "tgkill"):
         when(numbers[name], argument(0), (equal, 0, 1, pid), allow, deny)
     when(numbers["prlimit64"], argument(0), (equal, 1, 0, 0), (equal, 0, 1, pid), allow, deny)
+    if not memory_files:
+        denied.append(numbers["memfd_create"])
+    for name, (index, values) in _ARGUMENT_DENIED.items():
+        when(numbers[name], argument(index), *[(equal, len(values) - i, 0, value) for i, value in enumerate(values)], allow, deny)
     options = [(equal, len(_PRCTL_ALLOWED) - i, 0, option) for i, option in enumerate(_PRCTL_ALLOWED)]
     when(numbers["prctl"], argument(0), *options, deny, allow)
     if abi < 3:

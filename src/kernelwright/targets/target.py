@@ -91,6 +91,8 @@ class Bound:
     tensors: Mapping[str, Any]
     names: Mapping[str, int]
     """Values for plan expressions: axes, ld_X, numel_X, align_X, sms."""
+    fences: tuple[int, ...] = ()
+    """Addresses of pages of 4 KiB behind tensors that a contender shall not be able to read, where its device can see to that."""
 
 
 class Fresh(ABC):
