@@ -57,7 +57,7 @@ def test_an_audit_that_was_cut_short_goes_on_behind_whole_findings(trust, tmp_pa
 def test_without_protection_the_same_judge_alters_and_checks_nothing(trust) -> None:
     w, device = resolve("gemm:24x16x32:fp32"), target("fake").open()
     buffers = Buffers(device, problem_of(w), w, sets=2)
-    spot = timing._Spot(problem_of(w), w, buffers, 2, lambda: None, random.SystemRandom())
+    spot = timing._Spot(problem_of(w), w, buffers, 2, lambda: None, random.SystemRandom(), met=False)
     timing.refill(problem_of(w), w, buffers, torch.Generator(), "cpu", 2)
 
     def altered() -> bool:
