@@ -27,8 +27,8 @@ from kernelwright.targets.target import CandidateFault, Contender, DeviceLost
 DRAWN = 4
 """Shapes that the `shapes` rung draws beside the list: of a kernel that leaves out tails of 16 one in ten shows nothing."""
 FEW, MUCH = 64, 1 / 16
-"""An output of fewer elements is held against the vendor's error only where its own is much, as a share of its bound: the norm of a few says
-little. One element that was nearly zero, as a gelu's may be, was off by 2.04 times the vendor's, at 1.5 % of its bound."""
+"""An output of fewer elements is held against the vendor's error only where its own is much, as a share of its bound: the norm of a few
+says little. One element that was nearly zero, as a gelu's may be, was off by 2.04 times the vendor's, at 1.5 % of its bound."""
 Loader = Callable[[Workload, Buffers], Contender]
 """Loads the candidate for a Workload on its buffers; raises CandidateFault."""
 MakeBuffers = Callable[[Workload, Shape], Buffers]
