@@ -190,12 +190,13 @@ def cost(target_name: str, seconds: float) -> dict[str, Any]:
     return {"cost_share": shares, "kernels_a_job": BATCH, "rounds": rounds, "cost": every, "cost_environment": environment}
 
 
-def publish(out: Path, target: str, part: dict[str, Any]) -> None:
-    """This target's part beside the other's, and what both come to."""
+def publish(out: Path, target: str, name: str, part: dict[str, Any]) -> None:
+    """This target's part (`name`: audit or cost) beside what else there is, and what all come to."""
     path = out / "summary.json"
     targets = {"cpu": None, "cuda": None} | (json.loads(path.read_text())["targets"] if path.exists() else {})
     before = targets[target] or {}
-    targets[target] = before | part | {"command": _said(sys.argv), "date": datetime.date.today().isoformat()}
+    ran = {"command": _said(sys.argv), "date": datetime.date.today().isoformat()}
+    targets[target] = before | part | {"ran": before.get("ran", {}) | {name: ran}}
     measured = [t for t in targets.values() if t and "cheats_total" in t]
     coverage = json.loads((RESULTS / "statistics" / "summary.json").read_text())["ci_coverage"]
     summary = {
@@ -226,9 +227,9 @@ def main() -> None:
     asked = parser.parse_args()
     asked.out.mkdir(parents=True, exist_ok=True)
     if asked.only != "cost":
-        publish(asked.out, asked.target, audit(asked.target, asked.out, asked.seconds, asked.honest, asked.resume))
+        publish(asked.out, asked.target, "audit", audit(asked.target, asked.out, asked.seconds, asked.honest, asked.resume))
     if asked.only != "audit":
-        publish(asked.out, asked.target, cost(asked.target, asked.cost_seconds))
+        publish(asked.out, asked.target, "cost", cost(asked.target, asked.cost_seconds))
 
 
 if __name__ == "__main__":

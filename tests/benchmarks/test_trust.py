@@ -34,11 +34,12 @@ def trust(monkeypatch):
 
 def test_each_target_keeps_its_part_and_both_are_summed(trust, tmp_path: Path) -> None:
     one = {"cheats_caught": 70, "cheats_total": 71, "false_alarms": 0, "honest": 100}
-    trust.publish(tmp_path, "cpu", one)
-    trust.publish(tmp_path, "cpu", {"cost_share": {"screen": {"of_all": 0.1}}})
+    trust.publish(tmp_path, "cpu", "audit", one)
+    trust.publish(tmp_path, "cpu", "cost", {"cost_share": {"screen": {"of_all": 0.1}}})
     first = json.loads((tmp_path / "summary.json").read_text())
+    assert set(first["targets"]["cpu"]["ran"]) == {"audit", "cost"}, "of each part the command that it came from"
     assert first["targets"]["cuda"] is None and first["cheats_caught"] == 70, "a place is kept for the other target"
-    trust.publish(tmp_path, "cuda", one | {"cheats_caught": 30, "cheats_total": 30, "false_alarms": 1})
+    trust.publish(tmp_path, "cuda", "audit", one | {"cheats_caught": 30, "cheats_total": 30, "false_alarms": 1})
     both = json.loads((tmp_path / "summary.json").read_text())
     assert [both[k] for k in ("cheats_caught", "cheats_total", "false_alarms", "honest")] == [100, 101, 1, 200]
     assert both["audit_cost_share"] == {"cpu": {"screen": {"of_all": 0.1}}}
