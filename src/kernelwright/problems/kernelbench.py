@@ -55,6 +55,11 @@ LARGE = 2**26
 _WRITTEN_BY_TRAINING = ("running_mean", "running_var", "num_batches_tracked")
 
 
+def slots(model: nn.Module) -> dict[str, torch.Tensor]:
+    """Parameters and buffers by dotted path, in the order in which they were made."""
+    return {**dict(model.named_parameters()), **dict(model.named_buffers())}
+
+
 AS_WRITTEN = Case("as written", "normal")
 """`get_inputs()` and parameters exactly as the file has them: what another harness would judge by. Not a case of the ladder."""
 
@@ -219,8 +224,7 @@ class KernelBench(Problem):
             if isinstance(m, _NormBase) and m.training
             for name in _WRITTEN_BY_TRAINING
         }
-        both = {**dict(self.model.named_parameters()), **dict(self.model.named_buffers())}
-        return {path: t for path, t in both.items() if path not in skipped and t.dtype is not torch.bool}
+        return {path: t for path, t in slots(self.model).items() if path not in skipped and t.dtype is not torch.bool}
 
     # ---------------------------------------------------------------------------------------------------- the Problem
 
@@ -271,8 +275,9 @@ class KernelBench(Problem):
     def arguments(self, w: Workload) -> list[Any]:
         return self.init_inputs
 
-    def module(self) -> nn.Module:
-        return self._model_class(*self.init_inputs)
+    def drawn_state(self) -> Tensors:
+        drawn = slots(self._model_class(*self.init_inputs))
+        return {path: drawn[path].detach() for path in self.state_names.values()}
 
     def split(self, inputs: Tensors) -> tuple[list[Any], Tensors]:
         args = [inputs[a.name] if isinstance(a, TensorSpec) else a for a in self._arguments]
@@ -283,15 +288,15 @@ class KernelBench(Problem):
         key = (dtype, str(next(iter(inputs.values())).device))
         if key not in self._placed:
             model = copy.deepcopy(self.model).to(device=key[1], dtype=dtype)
-            self._placed[key] = (model, {**dict(model.named_parameters()), **dict(model.named_buffers())})
-        model, slots = self._placed[key]
+            self._placed[key] = (model, slots(model))
+        model, places = self._placed[key]
         if torch.compiler.is_compiling():
             result = torch.func.functional_call(model, state, tuple(args))
         else:
             # the module reads the given tensors in place; a deep copy for each call would be timed as part of the rival
             for path, tensor in state.items():
-                if slots[path].data_ptr() != tensor.data_ptr() or slots[path].stride() != tensor.stride():
-                    slots[path].data = tensor
+                if places[path].data_ptr() != tensor.data_ptr() or places[path].stride() != tensor.stride():
+                    places[path].data = tensor
             result = model(*args)
         return {f"y{i}": y for i, y in enumerate(tree_leaves(result))}
 
@@ -309,9 +314,9 @@ class KernelBench(Problem):
         returns."""
         args, state = self.split(inputs)
         model = copy.deepcopy(self.model).to(device=next(iter(inputs.values())).device, dtype=TORCH_DTYPES[w.dtype])
-        slots = {**dict(model.named_parameters()), **dict(model.named_buffers())}
+        places = slots(model)
         for path, tensor in state.items():
-            slots[path].data = tensor
+            places[path].data = tensor
         return lambda: model(*args)
 
     def scale(self, w: Workload, inputs: Tensors, reference: Tensors) -> Tensors:

@@ -169,9 +169,9 @@ class Problem(ABC):
         """What a Python answer's `ModelNew` is constructed with."""
         return []
 
-    def module(self) -> Any:
-        """The module whose parameters `state_names` are, made anew."""
-        raise NotImplementedError
+    def drawn_state(self) -> Tensors:
+        """By the paths in `state_names`, the values that the problem's own module gives its parameters and buffers when it is made now."""
+        return {}
 
     def split(self, inputs: Tensors) -> tuple[list[Any], Tensors]:
         """Arguments of its `forward`, and its state dict."""

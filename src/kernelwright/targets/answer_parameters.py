@@ -22,6 +22,8 @@ from typing import Any
 import torch
 from torch.overrides import TorchFunctionMode
 
+from kernelwright.problems.kernelbench import slots
+
 SEED = 0
 Values = Mapping[str, torch.Tensor]
 
@@ -34,14 +36,9 @@ def seeded(make: Callable[[], Any], device: str, given: TorchFunctionMode | None
             return make()
 
 
-def _slots(model: torch.nn.Module) -> dict[str, torch.Tensor]:
-    """Parameters and buffers by dotted path, in the order in which they were made."""
-    return {**dict(model.named_parameters()), **dict(model.named_buffers())}
-
-
 def _held(model: torch.nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
     """Those, and tensors that are plain attributes."""
-    yield from _slots(model).items()
+    yield from slots(model).items()
     for path, module in model.named_modules():
         for name, value in vars(module).items():
             if isinstance(value, torch.Tensor):
@@ -58,7 +55,7 @@ def _constant(t: torch.Tensor) -> bool:
 
 def names(known: Values, model: torch.nn.Module) -> dict[str, str]:
     """For each parameter of the problem that the answer has under the same seed, its path in the answer."""
-    free, found = _slots(model), {}
+    free, found = slots(model), {}
 
     def take(path: str, theirs: str | None) -> None:
         if theirs is not None:
@@ -136,10 +133,10 @@ class Parameters:
                 for path in self.computed:
                     held[path].copy_(fresh[path])
         loaded = model.load_state_dict({self._names.get(path, path): t for path, t in values.items()}, strict=False)
-        left, slots = [], _slots(model)
+        left, places = [], slots(model)
         for path in getattr(loaded, "unexpected_keys", ()):
-            if path in slots and path in self._names.values():  # a buffer that is no part of its state dict
-                slots[path].copy_(values[next(ours for ours, theirs in self._names.items() if theirs == path)])
+            if path in places and path in self._names.values():  # a buffer that is no part of its state dict
+                places[path].copy_(values[next(ours for ours, theirs in self._names.items() if theirs == path)])
             elif path in self.missing:
                 left.append(path)
         return tuple(left)

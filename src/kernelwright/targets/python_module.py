@@ -64,7 +64,7 @@ class Answer(Work):
     def define(self) -> Any:
         """Executes the source; the class that it defines."""
         # before any code of the answer's
-        known = seeded(self._drawn, self._device) if self.stateful else {}
+        known = seeded(self._problem.drawn_state, self._device) if self.stateful else {}
         module = types.ModuleType("answer")
         # TorchScript and tracebacks look the text up by file name; dataclasses look the module up
         linecache.cache["<answer>"] = (len(self._source), None, self._source.splitlines(keepends=True), "<answer>")
@@ -77,12 +77,6 @@ class Answer(Work):
             if self.stateful:
                 self._parameters = Parameters(known, lambda: self._plain(made), self._device)
             return made
-
-    def _drawn(self) -> dict[str, torch.Tensor]:
-        """The problem's parameters as its own module draws them."""
-        model = self._problem.module()
-        slots = {**dict(model.named_parameters()), **dict(model.named_buffers())}
-        return {path: slots[path].detach() for path in self._problem.state_names.values()}
 
     def _plain(self, made: Any) -> torch.nn.Module:
         return made(*self._init_inputs).requires_grad_(False)
