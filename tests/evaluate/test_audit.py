@@ -41,15 +41,20 @@ def test_a_right_pack_is_proved_on_all_that_it_serves_and_on_random_shapes(tmp_p
 
 
 def test_random_shapes_find_what_the_list_of_tails_does_not(tmp_path, cpu):
-    wrong = product("if (M % 7 == 6 && N > 3) c[(M - 1) * ldc + N - 1] += 1;")
+    # wrong for some shapes that this seed draws; the ladder, which draws four of its own, meets one of them once in 10,000 runs
+    extent, served = Extent(random=80, workloads=1), resolve(SHAPES[0])
+    drawn = drawn_shapes(product().plan, [served], extent.random, extent.seed, target("cpu").facts().sms)
+    fatal = [tuple(w.axes.values()) for w in drawn if sorted(w.axes.values())[1] > 40][: MOST_FAILURES + 1]
+    assert len(fatal) > MOST_FAILURES
+    wrong = product(f"if ({' || '.join(f'(M == {m} && N == {n} && K == {k})' for m, n, k in fatal)}) c[(M - 1) * ldc + N - 1] += 1;")
     saved = made_up_pack(tmp_path / "p", "cpu", cpu.environment, [(SHAPES[0], wrong)])
     found = verify_pack(saved, target("cpu"), cpu, Extent(random=0))
     assert not found.failed
-    found = verify_pack(saved, target("cpu"), cpu, Extent(random=80, workloads=1))
+    found = verify_pack(saved, target("cpu"), cpu, extent)
     (kernel,) = found.failed
     assert {f.outcome for f in kernel.failures} == {"WRONG_RESULT"}
-    assert len(kernel.failures) == MOST_FAILURES and kernel.random < 80, "it is not run any further"
-    assert all(resolve(f.where).axes["M"] % 7 == 6 for f in kernel.failures)
+    assert len(kernel.failures) == MOST_FAILURES and kernel.random < extent.random, "it is not run any further"
+    assert {tuple(resolve(f.where).axes.values()) for f in kernel.failures} < set(fatal)
 
 
 @pytest.mark.slow
