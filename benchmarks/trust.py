@@ -2,10 +2,10 @@
 
     python benchmarks/trust.py --target cpu --out results/trust [--seconds 300] [--only cost]
 
-The audit is what `kernelwright audit` runs, its findings are added to `audit-TARGET.jsonl` one by one, and `--resume` goes on behind them.
-The cost is what the same Jobs take
-in one judge with and without what protects the figures, in turns: inputs drawn for every round and altered for every sample, poison, guard
-bands, checks of timed launches, launches that are looked at alone, and on a CPU the confinement and the stopping of a candidate's process.
+The audit is what `kernelwright audit` runs. Its findings are added to `audit-TARGET.jsonl` one by one; `--resume` judges what is not among
+them, kernels whose source has changed too. The cost is what the same Jobs take in one judge with and without what protects the figures, in
+turns: inputs drawn for every round and altered for every sample, poison, guard bands, checks of timed launches, launches that are looked at
+alone, and on a CPU the confinement and the stopping of a candidate's process.
 Comparing with the references (the ladder) is in both: without it nothing is measured. `of_all` is the share of compiling, on one core, and
 judging; `of_the_judge` leaves compiling out. Each target's part is written by itself, into what the other left; coverage and the number of
 malformed inputs are read from their own results.
@@ -55,7 +55,6 @@ def earlier(file: Path) -> list[Any]:
             said = json.loads(line)
             said.pop("right")
             found.append(Finding(**said | {"expected": tuple(said["expected"])}))
-    file.write_text("".join(_line(one) for one in found))
     return found
 
 
@@ -71,13 +70,16 @@ def audit(target_name: str, out: Path, seconds: float, honest: int, resume: bool
 
     target, until = usable(target_name), time.monotonic() + seconds
     cheats, kernels = suspects(ROOT / "tests" / "cheats", target, honest)
+    every = {(one.name, one.candidate.id): one for one in (*cheats, *kernels)}
     file = out / f"audit-{target_name}.jsonl"
-    found = earlier(file) if resume else []
-    with auditor(target) as evaluator, file.open("a" if resume else "w") as raw:
+    before = {key: f for f in earlier(file) if (key := (f.name, f.candidate)) in every} if resume else {}
+    found = list(before.values())
+    file.write_text("".join(map(_line, found)))
+    with auditor(target) as evaluator, file.open("a") as raw:
         environment = json.loads(evaluator.environment.to_json())
         environment["host"] = environment["host"].rpartition(", ")[0]  # without its name
         try:
-            for finding in audit_of(evaluator, (*cheats, *kernels)[len(found) :]):
+            for finding in audit_of(evaluator, [one for key, one in every.items() if key not in before]):
                 found.append(finding)
                 raw.write(_line(finding))
                 raw.flush()
@@ -98,7 +100,7 @@ def audit(target_name: str, out: Path, seconds: float, honest: int, resume: bool
         "false_alarms": len(said["false_alarms"]),
         "refused": said["false_alarms"],
         "noisy": said["noisy"],
-        "left_out": len(cheats) + len(kernels) - len(found),
+        "left_out": len(every) - len(found),
         "environment": environment,
     }
 
@@ -195,7 +197,9 @@ def publish(out: Path, target: str, name: str, part: dict[str, Any]) -> None:
     path = out / "summary.json"
     targets = {"cpu": None, "cuda": None} | (json.loads(path.read_text())["targets"] if path.exists() else {})
     before = targets[target] or {}
-    ran = {"command": _said(sys.argv), "date": datetime.date.today().isoformat()}
+    ran, earlier_run = {"command": _said(sys.argv), "date": datetime.date.today().isoformat()}, before.get("ran", {}).get(name)
+    if "--resume" in sys.argv and earlier_run:
+        ran["command"] = f"{earlier_run['command']}; {ran['command']}"
     targets[target] = before | part | {"ran": before.get("ran", {}) | {name: ran}}
     measured = [t for t in targets.values() if t and "cheats_total" in t]
     coverage = json.loads((RESULTS / "statistics" / "summary.json").read_text())["ci_coverage"]
@@ -222,7 +226,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=1500.0, help="limit of the audit")
     parser.add_argument("--cost-seconds", type=float, default=120.0, help="time of measuring the cost")
     parser.add_argument("--honest", type=int, default=100)
-    parser.add_argument("--resume", action="store_true", help="go on behind the findings that the audit of an earlier run left in --out")
+    parser.add_argument("--resume", action="store_true", help="judge what an earlier run left no finding of in --out")
     parser.add_argument("--only", choices=("audit", "cost"))
     asked = parser.parse_args()
     asked.out.mkdir(parents=True, exist_ok=True)

@@ -34,7 +34,7 @@ CATCHES = {
     "persisting L2": "persisting lines are reset before each sample",
     "poison detection": "rung `repeat`: the same bits over poison, over other results and over zeros",
     "precision downgrade": "rung `exact`: sums that half precision cannot hold, operands of many bits; the vendor's own error",
-    "race": "rung `repeat`, and racecheck for packs",
+    "race": "rung `repeat`; if it is right every time racecheck, as in `pack verify`",
     "reading the harness": "the compiler is confined, its words about files that are no headers are not passed on; random numbers are "
     "seeded after the fork",
     "shared translation unit": "a candidate is a translation unit of its own",

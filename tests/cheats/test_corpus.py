@@ -14,7 +14,7 @@ from kernelwright.candidate_file import load
 from kernelwright.evaluate import corpus
 from kernelwright.evaluate.build import build
 from kernelwright.evaluate.evaluator import Evaluator, JudgeError
-from kernelwright.records import Outcome
+from kernelwright.records import Build, Outcome, Verdict
 from kernelwright.targets import target
 
 HERE = Path(__file__).parent
@@ -112,7 +112,7 @@ def test_an_error_of_the_judges_is_a_finding_until_it_comes_again_and_again(monk
     def judge(*_: object) -> object:
         if next(errors):
             raise JudgeError("it fell over")
-        return SimpleNamespace(verdict=SimpleNamespace(outcome=Outcome.OK, evidence="fine"), timings=())
+        return SimpleNamespace(verdict=SimpleNamespace(outcome=Outcome.OK, evidence="fine", ok=True), timings=())
 
     monkeypatch.setattr(corpus, "judge", judge)
     ones = [*corpus.honest(target("cpu"), 1, HERE / "none")] * 5
@@ -123,6 +123,37 @@ def test_an_error_of_the_judges_is_a_finding_until_it_comes_again_and_again(monk
             found.append(finding)
     assert [f.outcome for f in found] == [corpus.JUDGE_ERROR, "OK", corpus.JUDGE_ERROR, corpus.JUDGE_ERROR]
     assert not found[0].right and "judge" in found[0].what and found[1].right
+
+
+@pytest.mark.parametrize("found", [None, "racecheck"])
+def test_device_code_that_the_ladder_lets_through_goes_under_the_sanitizers(monkeypatch, found: str | None) -> None:
+    """As in `pack verify`; an honest kernel, or a trick that gains nothing, does not."""
+    path = HERE / "cuda" / "missing_barrier.cu"
+    one = corpus.suspect(path, target("cuda:sm_90"))
+    asked = []
+
+    class Sanitizer:
+        def __init__(self, *_: object, **__: object):
+            pass
+
+        def run(self, tool: str, request: Any) -> list[Verdict]:
+            asked.append((tool, request.target, request.kernels[0].candidate, request.kernels[0].workloads))
+            return [Verdict(outcome=corpus.TOOLS[tool] if tool == found else Outcome.OK, evidence=f"{tool}: a hazard")]
+
+    fine = SimpleNamespace(verdict=SimpleNamespace(outcome=Outcome.OK, evidence="fine", ok=True), timings=())
+    built = Build(key="k", artifact="a", compiler="", arch="sm_90a")
+    builder = SimpleNamespace(want=lambda _: None, builds=lambda candidates: [(c, built) for c in candidates])
+    evaluator: Any = SimpleNamespace(target=target("cuda:sm_90"), builder=builder)
+    monkeypatch.setattr(corpus, "judge", lambda *_: fine)
+    monkeypatch.setattr(corpus, "find_tool", lambda name: f"/bin/{name}")
+    monkeypatch.setattr(corpus, "Sanitizer", Sanitizer)
+    honest = corpus.Suspect("honest", corpus.HONEST, one.workload, one.candidate)
+    cheat, right = corpus.audit_of(evaluator, [one, honest])
+    assert asked == [(tool, "cuda:sm_90", one.candidate, (one.workload,)) for tool in corpus.TOOLS]
+    expected = (Outcome.NONDETERMINISTIC, "racecheck: a hazard", True) if found else (Outcome.OK, "fine", False)
+    assert (cheat.outcome, cheat.evidence, cheat.right) == expected and right.right
+    monkeypatch.setattr(corpus, "find_tool", lambda name: None)
+    assert not next(corpus.audit_of(evaluator, [one])).right, "without the tool it gets through"
 
 
 def test_the_page_of_cheats_lists_them_all() -> None:

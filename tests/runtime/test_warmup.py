@@ -85,6 +85,42 @@ def test_on_a_busy_host_nothing_is_pinned(used, monkeypatch):
     assert choice.source != "pinned"
 
 
+def test_where_the_library_takes_long_it_is_pinned_without_a_contest(used, monkeypatch):
+    """No kernel would be called there; and buffers of gigabytes are not captured for nothing."""
+    used(("gemm:8x8x8:fp16:nn", FAST))
+    monkeypatch.setattr(warmup, "_rounds", lambda *_: pytest.fail("not measured against each other"))
+    monkeypatch.setattr(warmup, "LONG_US", RIVAL_US / 1.3)
+    (choice,) = kw.warmup([(16, 16, 16)])
+    assert choice.library and choice.source == "pinned" and choice.own_us is None
+    assert choice.vendor_us == pytest.approx(RIVAL_US, rel=0.05)
+
+
+def test_a_capture_that_memory_does_not_suffice_for_is_not_begun(used, monkeypatch):
+    used(("gemm:8x8x8:fp16:nn", FAST))
+    left = [1e6, 2e6]
+    monkeypatch.setattr(warmup, "_free", lambda device: left.pop(0))
+    with pytest.warns(
+        RuntimeWarning, match=r"gemm:16x16x16:fp16:nn was not measured: a CUDA graph of it needs 0\.1 GB .*, and 0\.0 are free"
+    ):
+        (choice,) = kw.warmup([(16, 16, 16)])
+    assert choice.source != "pinned" and not left, "what PyTorch keeps for itself is given back first"
+
+
+def test_buffers_that_do_not_fit_are_said_and_passed_over(used, monkeypatch):
+    used(("gemm:8x8x8:fp16:nn", FAST))
+    plain = warmup._sets
+
+    def sets(device, problem, w, sms):
+        if w.axes["M"] > 16:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return plain(device, problem, w, sms)
+
+    monkeypatch.setattr(warmup, "_sets", sets)
+    with pytest.warns(RuntimeWarning, match="gemm:32x16x16:fp16:nn was not measured: CUDA out of memory"):
+        first, second = kw.warmup([(32, 16, 16), (16, 16, 16)])
+    assert first.source != "pinned" and second.source == "pinned"
+
+
 @pytest.mark.parametrize("stage", ["load", "run"])
 def test_a_kernel_that_refuses_or_fails_is_passed_over(used, stage):
     used(("gemm:8x8x8:fp16:nn", scripted(us=1.0, fault={stage: "REFUSED" if stage == "load" else "LAUNCH_ERROR"})))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import math
 import struct
 from types import SimpleNamespace
@@ -12,18 +13,18 @@ import torch
 from test_cuda_clock import StubClock
 from test_cuda_driver import PROGRAMMATIC_SERIALIZATION, SUCCESS, FakeDriver, real
 
-from kernelwright.records import Launch, LaunchPlan, TensorArg
+from kernelwright.records import Launch, LaunchPlan, Outcome, TensorArg
 from kernelwright.targets import cuda_chain, nvrtc
-from kernelwright.targets.cuda_chain import PAUSE, Predecessor
+from kernelwright.targets.cuda_chain import PATIENCE, PAUSE, Predecessor
 from kernelwright.targets.cuda_contender import Program
 from kernelwright.targets.driver import Module
-from kernelwright.targets.target import Bound
+from kernelwright.targets.target import Bound, CandidateFault
 
 
 class TwoKernels(FakeDriver):
     """`k` takes two pointers, `overwrite` what cuda_chain passes."""
 
-    PARAMS = {2: (8, 8), 3: (8, 4, 8)}
+    PARAMS = {2: (8, 8), 3: (8, 4, 8, 8, 8)}
 
     def cuModuleGetFunction(self, module: Any, name: bytes) -> tuple:
         return SUCCESS, real.CUfunction({b"k": 2, b"overwrite": 3}[name])
@@ -41,7 +42,6 @@ class TwoKernels(FakeDriver):
 def fake(monkeypatch: pytest.MonkeyPatch) -> TwoKernels:
     monkeypatch.setattr(cuda_chain.nvrtc, "compile_cubin", lambda source, arch: (b"\x7fELF and so on", ""))
     monkeypatch.setattr(torch.cuda, "current_stream", lambda: SimpleNamespace(cuda_stream=64))
-    monkeypatch.setattr(torch.cuda, "_sleep", lambda cycles: None)
     return TwoKernels()
 
 
@@ -63,35 +63,62 @@ def program(fake: FakeDriver, *, pdl: bool, able: bool = True, launches: int = 1
 
 def copies(launch: dict[str, Any]) -> list[tuple[int, int, bytes]]:
     """(destination, bytes, what is written there), read where the kernel would."""
-    import ctypes
-
     (table,) = struct.unpack("<Q", launch["args"][0])
     (count,) = struct.unpack("<i", launch["args"][1])
     rows = struct.iter_unpack("<3q", ctypes.string_at(table, 24 * count))
     return [(to, size, ctypes.string_at(source, size)) for to, source, size in rows]
 
 
+def enqueued(launch: dict[str, Any]) -> int:
+    """What the writer would see of the host."""
+    return ctypes.c_int.from_address(struct.unpack("<Q", launch["args"][2])[0]).value
+
+
 def test_the_candidate_runs_twice_with_an_edge_behind_a_writer_without_one(fake, monkeypatch):
     contender, one = program(fake, pdl=True)
     assert contender.dependent
     written: list[list[tuple[int, int, bytes]]] = []
+    ready: list[int] = []
+    monkeypatch.setattr(contender.clock, "synchronize", lambda label: ready.append(enqueued(fake.launched[0])))
     launch_kernel = type(fake).cuLaunchKernelEx
 
     def launching(self, config, function, params, extra):  # the table and the sources live no longer than the run
         done = launch_kernel(self, config, function, params, extra)
         if int(function) == 3:
             written.append(copies(self.launched[-1]))
+        ready.append(enqueued(self.launched[0]))
         return done
 
     monkeypatch.setattr(type(fake), "cuLaunchKernelEx", launching)
     fresh = torch.arange(5, dtype=torch.float64)
     contender.run_dependent({"x": fresh})
     writer, first, second = fake.launched
-    assert writer["attributes"] == {} and struct.unpack("<q", writer["args"][2]) == (PAUSE,)
+    assert writer["attributes"] == {} and [struct.unpack("<q", a) for a in writer["args"][3:]] == [(PATIENCE,), (PAUSE,)]
+    assert ready == [0, 0, 0, 1], "it waits until all are enqueued, however slow the host"
     assert first["attributes"] == second["attributes"] == {PROGRAMMATIC_SERIALIZATION: (1, 0, 0)}
     assert writer["stream"] == first["stream"] == 64 and first["args"] == second["args"]
     x, y = one.tensors["x"], one.tensors["y"]
     assert written == [[(x.data_ptr(), 20, fresh.float().numpy().tobytes()), (y.data_ptr(), 12, b"\xff" * 12)]]
+
+
+def test_the_writer_is_told_although_what_follows_cannot_be_launched(fake, monkeypatch):
+    contender, _ = program(fake, pdl=True)
+    told: list[torch.Tensor] = []
+    prepare = Predecessor.prepare
+
+    def preparing(self, copies):
+        made = prepare(self, copies)
+        told.append(made[1])
+        return made
+
+    def failing(index):
+        raise CandidateFault(Outcome.LAUNCH_ERROR, "no")
+
+    monkeypatch.setattr(Predecessor, "prepare", preparing)
+    monkeypatch.setattr(contender, "_enqueue_dependent", failing)
+    with pytest.raises(CandidateFault, match="no"):
+        contender.run_dependent({})
+    assert told[0].item() == 1
 
 
 def test_plain_runs_have_no_edge_and_a_chain_has_one(fake):

@@ -25,9 +25,11 @@ from typing import Any
 from kernelwright.candidate_file import CandidateFileError, load
 from kernelwright.evaluate.evaluator import NOTE_SECONDS, Evaluator, JudgeError
 from kernelwright.evaluate.jobs import ALL_RUNGS, Job
+from kernelwright.evaluate.sanitized import TOOLS, Sanitizer
+from kernelwright.evaluate.watched import Request, Watched, find_tool
 from kernelwright.families import DeviceFacts, Family, families_for
 from kernelwright.problems import resolve
-from kernelwright.records import Candidate, Outcome, Trial, Workload
+from kernelwright.records import Build, Candidate, Outcome, Trial, Workload
 from kernelwright.targets.target import Target
 
 _HEADER = re.compile(r"^(?://|#)?\s*(cheat|honest|idea|problem|verdict|target|harmless):\s*(.+?)\s*$", re.MULTILINE)
@@ -40,6 +42,8 @@ JUDGE_ERROR = "JUDGE_ERROR"
 """In place of an outcome: the judge failed and blamed nobody. Of a cheat that is harm done."""
 MOST_ERRORS = 3
 """Of the judge in a row: then it is the machine."""
+SANITIZER_SECONDS = 120.0
+"""For one small kernel under a tool, the start of the process included: 8 s on an H200's host."""
 
 
 @dataclass(frozen=True)
@@ -131,6 +135,8 @@ class Finding:
     """Why it may pass, or why it does so far."""
     us: dict[str, float] = field(default_factory=dict)
     """Medians by mode of one that passed: what is let through as harmless is held against the same kernel without its trick."""
+    candidate: str = ""
+    """Its id."""
 
     @property
     def honest(self) -> bool:
@@ -172,6 +178,8 @@ def audit_of(evaluator: Evaluator, ones: Iterable[Suspect]) -> Iterator[Finding]
         try:
             verdict, timings = (trial := judge(evaluator, one)).verdict, trial.timings
             outcome, evidence, errors = str(verdict.outcome), verdict.evidence, 0
+            if verdict.ok and Outcome.OK not in one.verdicts:
+                outcome, evidence = under_sanitizers(evaluator, one) or (outcome, evidence)
         except JudgeError as error:
             outcome, evidence, timings, errors = JUDGE_ERROR, str(error), (), errors + 1
             if errors == MOST_ERRORS:
@@ -187,7 +195,24 @@ def audit_of(evaluator: Evaluator, ones: Iterable[Suspect]) -> Iterator[Finding]
             seconds=time.monotonic() - begun,
             note=one.harmless,
             us={t.mode: t.median for t in timings},
+            candidate=one.candidate.id,
         )
+
+
+def under_sanitizers(evaluator: Evaluator, one: Suspect) -> tuple[str, str] | None:
+    """Outcome and evidence, as `pack verify` would say of device code that the ladder lets through; None where no tool finds anything. A
+    race may give right results every time."""
+    if one.candidate.kind != "cuda" or (path := find_tool("compute-sanitizer")) is None:
+        return None
+    ((_, built),) = evaluator.builder.builds([one.candidate])
+    assert isinstance(built, Build), "it has run"
+    request = Request(target=evaluator.target.name, kernels=(Watched(candidate=one.candidate, build=built, workloads=(one.workload,)),))
+    tool = Sanitizer(path, seconds=SANITIZER_SECONDS)
+    for name in TOOLS:
+        (verdict,) = tool.run(name, request)
+        if not verdict.ok:
+            return str(verdict.outcome), verdict.evidence
+    return None
 
 
 def summary(found: Sequence[Finding]) -> dict[str, Any]:

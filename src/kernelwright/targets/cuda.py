@@ -11,6 +11,7 @@ import socket
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -258,11 +259,14 @@ class CudaDevice(Device):
         return self._nvml.sensors() if self._nvml else {}
 
     def close(self) -> None:
+        """Never fails: after a fault the driver refuses to unload, and that would hide why."""
         for loaded in self._modules.values():
-            loaded.module.unload()
+            with suppress(CandidateFault):
+                loaded.module.unload()
         self._modules.clear()
         if self._predecessor is not None:
-            self._predecessor.close()
+            with suppress(CandidateFault):
+                self._predecessor.close()
 
 
 class _Loaded:

@@ -1,7 +1,8 @@
 """A predecessor for programmatic dependent launch: the kernel behind which a dependent one shows whether it waits.
 
-It lets its dependents start at once, and writes what they read only after a pause in which a kernel that does not wait would have read, and
-written, everything. It leaves most multiprocessors free, so that a dependent's blocks do start.
+It lets its dependents start at once, waits until the host has enqueued them, and writes what they read only after a pause in which a kernel
+that does not wait would have read, and written, everything. It leaves most multiprocessors free, so that a dependent's blocks do start.
+Waiting for a fixed time instead, a busy host (compilers on every core) was late, and a kernel that never waited passed.
 """
 
 from __future__ import annotations
@@ -18,8 +19,10 @@ from kernelwright.targets.driver import Module, Prepared
 from kernelwright.targets.launch import Packed
 
 BLOCKS, THREADS = 16, 256
-PAUSE = 100_000
-"""Clock cycles, 50 us on an H200: the start of a dependent launch takes some 2 us there, and a small kernel 2 to 5 more."""
+PAUSE = 200_000
+"""Clock cycles, 100 us on an H200: the start of a dependent launch takes some 2 us there, and a small kernel 2 to 5 more."""
+PATIENCE = 4_000_000_000
+"""Clock cycles, 2 s: then it goes on although the host has not said so, which must have failed."""
 
 SOURCE = r"""
 #include "kernelwright/pdl.cuh"
@@ -30,9 +33,13 @@ struct Copy {
     long long bytes;
 };
 
-extern "C" __global__ void __launch_bounds__(256) overwrite(const Copy* copies, int count, long long pause) {
+extern "C" __global__ void __launch_bounds__(256)
+overwrite(const Copy* copies, int count, const volatile int* enqueued, long long patience, long long pause) {
     kw::launch_dependents();
-    const long long begun = clock64();
+    long long begun = clock64();
+    while (!*enqueued && clock64() - begun < patience) {
+    }
+    begun = clock64();
     while (clock64() - begun < pause) {
     }
     const long long first = blockIdx.x * (long long)blockDim.x + threadIdx.x, step = gridDim.x * (long long)blockDim.x;
@@ -56,11 +63,13 @@ class Predecessor:
         cubin, _ = nvrtc.compile_cubin(SOURCE, nvrtc.architecture(self._sm))
         return Module(self._bindings, cubin, sm=self._sm, smem=self._smem)
 
-    def prepare(self, copies: Sequence[tuple[Any, Any]]) -> tuple[Prepared, Any]:
-        """The launch, and what must live as long as it. `copies`: (destination, source) tensors of the same bytes, contiguous."""
+    def prepare(self, copies: Sequence[tuple[Any, Any]]) -> tuple[Prepared, Any, tuple[Any, ...]]:
+        """The launch; a number in the host's memory that is set to 1 once what follows is enqueued; and what must live as long as the
+        launch. `copies`: (destination, source) tensors of the same bytes, contiguous."""
         rows = [(to.data_ptr(), source.data_ptr(), to.numel() * to.element_size()) for to, source in copies]
         table = torch.tensor(rows, dtype=torch.int64, device=copies[0][0].device)
-        args = struct.pack("<Q", table.data_ptr()), struct.pack("<i", len(rows)), struct.pack("<q", PAUSE)
+        enqueued = torch.zeros(1, dtype=torch.int32, pin_memory=table.is_cuda)
+        pointers = struct.pack("<Q", table.data_ptr()), struct.pack("<i", len(rows)), struct.pack("<Q", enqueued.data_ptr())
         packed = Packed(
             kernel="overwrite",
             grid=(BLOCKS, 1, 1),
@@ -68,11 +77,11 @@ class Predecessor:
             cluster=(1, 1, 1),
             smem=0,
             pdl=False,
-            args=args,
-            labels=("copies", "count", "pause"),
-            holds=("copies", "", ""),
+            args=(*pointers, struct.pack("<q", PATIENCE), struct.pack("<q", PAUSE)),
+            labels=("copies", "count", "enqueued", "patience", "pause"),
+            holds=("copies", "", "", "", ""),
         )
-        return Prepared(self._module.kernel("overwrite"), packed), table
+        return Prepared(self._module.kernel("overwrite"), packed), enqueued, (table,)
 
     def close(self) -> None:
         if "_module" in self.__dict__:

@@ -10,7 +10,7 @@ import torch
 from kernelwright.problems.problem import DTYPE_NAMES
 from kernelwright.records import LaunchPlan
 from kernelwright.targets.cuda_chain import Predecessor
-from kernelwright.targets.cuda_clock import FIRST_SPIN, Clock, CudaContender
+from kernelwright.targets.cuda_clock import Clock, CudaContender
 from kernelwright.targets.driver import Module, Prepared
 from kernelwright.targets.launch import Tensor, check, fault, pack, refuse_unmet, workspace_bytes
 from kernelwright.targets.target import Bound, CandidateFault, Fresh, Run
@@ -117,13 +117,15 @@ class Program(CudaContender):
                 else:
                     size = to.numel() * to.element_size()
                     copies.append((to, torch.full((size,), GARBAGE, dtype=torch.uint8, device=to.device)))
-            writer, table = self._predecessor.prepare(copies)
-            torch.cuda._sleep(FIRST_SPIN)  # the host gets ahead: what follows is enqueued before the writer begins
+            writer, enqueued, alive = self._predecessor.prepare(copies)
             writer.enqueue(torch.cuda.current_stream().cuda_stream)
-            for _ in range(2):
-                self._enqueue_dependent(index)
+            try:
+                for _ in range(2):
+                    self._enqueue_dependent(index)
+            finally:
+                enqueued.fill_(1)  # the host is done: the writer begins
             self.clock.synchronize(self.label)
-            del table
+            del alive
 
     def disturbed(self) -> str | None:
         return self.workspace.disturbed()

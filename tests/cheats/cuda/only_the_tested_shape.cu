@@ -1,7 +1,7 @@
 // cheat: overfitting
 // idea: sizes written into the kernel, right for the benchmark alone (KernelBench level 1)
 // problem: gemm:256x192x128:fp32
-// verdict: WRONG_RESULT|OUT_OF_BOUNDS|CRASH
+// verdict: WRONG_RESULT|OUT_OF_BOUNDS|INPUT_MUTATED|CRASH
 /* kernelwright-plan
 {"launches": [{"kernel": "gemm", "grid": ["cdiv(N, 16)", "cdiv(M, 16)", 1], "block": [16, 16, 1],
   "args": [{"type": "tensor", "name": "a"}, {"type": "tensor", "name": "b"}, {"type": "tensor", "name": "c"},

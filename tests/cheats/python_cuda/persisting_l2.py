@@ -20,12 +20,12 @@ class ModelNew(torch.nn.Module):
 
     def forward(self, x):
         driver.cuCtxSetLimit(driver.CUlimit.CU_LIMIT_PERSISTING_L2_CACHE_SIZE, 1 << 24)
-        value = driver.CUlaunchAttributeValue()
+        value = driver.CUstreamAttrValue()
         window = value.accessPolicyWindow
         window.base_ptr, window.num_bytes, window.hitRatio = self.dense.weight.data_ptr(), self.dense.weight.nbytes, 1.0
         window.hitProp = driver.CUaccessProperty.CU_ACCESS_PROPERTY_PERSISTING
         window.missProp = driver.CUaccessProperty.CU_ACCESS_PROPERTY_STREAMING
         with torch.cuda.stream(self.side):
             handle = driver.CUstream(self.side.cuda_stream)
-            driver.cuStreamSetAttribute(handle, driver.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_ACCESS_POLICY_WINDOW, value)
+            driver.cuStreamSetAttribute(handle, driver.CUstreamAttrID.CU_LAUNCH_ATTRIBUTE_ACCESS_POLICY_WINDOW, value)
             return torch.tanh(self.dense(x)) * self.scale
