@@ -59,10 +59,9 @@ def earlier(file: Path) -> list[Any]:
 
 
 def _line(finding: Any) -> str:
-    line = json.dumps(dataclasses.asdict(finding) | {"right": finding.right})
-    return (
-        line.replace(sys.prefix, "PYTHON").replace(sys.base_prefix, "PYTHON") + "\n"
-    )  # where the interpreter lies says something of the machine alone
+    line = json.dumps(dataclasses.asdict(finding) | {"right": finding.right}) + "\n"
+    # where the interpreter lies says something of the machine alone
+    return line.replace(sys.prefix, "PYTHON").replace(sys.base_prefix, "PYTHON")
 
 
 def audit(target_name: str, out: Path, seconds: float, honest: int, resume: bool) -> dict[str, Any]:

@@ -18,6 +18,7 @@ import os
 import re
 import time
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -208,10 +209,11 @@ def under_sanitizers(evaluator: Evaluator, one: Suspect) -> tuple[str, str] | No
     assert isinstance(built, Build), "it has run"
     request = Request(target=evaluator.target.name, kernels=(Watched(candidate=one.candidate, build=built, workloads=(one.workload,)),))
     tool = Sanitizer(path, seconds=SANITIZER_SECONDS)
-    for name in TOOLS:
-        (verdict,) = tool.run(name, request)
-        if not verdict.ok:
-            return str(verdict.outcome), verdict.evidence
+    with suppress(OSError):  # it cannot be started
+        for name in TOOLS:
+            (verdict,) = tool.run(name, request)
+            if not verdict.ok:
+                return str(verdict.outcome), verdict.evidence
     return None
 
 
