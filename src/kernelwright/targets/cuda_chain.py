@@ -2,7 +2,7 @@
 
 It lets its dependents start at once, waits until the host has enqueued them, and writes what they read only after a pause in which a kernel
 that does not wait would have read, and written, everything. It leaves most multiprocessors free, so that a dependent's blocks do start.
-Waiting for a fixed time instead, a busy host (compilers on every core) was late, and a kernel that never waited passed.
+A fixed time instead is not enough for a busy host (compilers on every core), and a kernel that never waits passes where it is late.
 """
 
 from __future__ import annotations
@@ -63,13 +63,13 @@ class Predecessor:
         cubin, _ = nvrtc.compile_cubin(SOURCE, nvrtc.architecture(self._sm))
         return Module(self._bindings, cubin, sm=self._sm, smem=self._smem)
 
-    def prepare(self, copies: Sequence[tuple[Any, Any]]) -> tuple[Prepared, Any, tuple[Any, ...]]:
-        """The launch; a number in the host's memory that is set to 1 once what follows is enqueued; and what must live as long as the
-        launch. `copies`: (destination, source) tensors of the same bytes, contiguous."""
+    def prepare(self, copies: Sequence[tuple[Any, Any]]) -> tuple[Prepared, torch.Tensor, torch.Tensor]:
+        """The launch, a number in the host's memory that is to be set to 1 once what follows is enqueued, and a table; both must live as long
+        as the launch. `copies`: (destination, source) tensors of the same bytes, contiguous."""
         rows = [(to.data_ptr(), source.data_ptr(), to.numel() * to.element_size()) for to, source in copies]
         table = torch.tensor(rows, dtype=torch.int64, device=copies[0][0].device)
         enqueued = torch.zeros(1, dtype=torch.int32, pin_memory=table.is_cuda)
-        pointers = struct.pack("<Q", table.data_ptr()), struct.pack("<i", len(rows)), struct.pack("<Q", enqueued.data_ptr())
+        args = struct.pack("<Q", table.data_ptr()), struct.pack("<i", len(rows)), struct.pack("<Q", enqueued.data_ptr())
         packed = Packed(
             kernel="overwrite",
             grid=(BLOCKS, 1, 1),
@@ -77,11 +77,11 @@ class Predecessor:
             cluster=(1, 1, 1),
             smem=0,
             pdl=False,
-            args=(*pointers, struct.pack("<q", PATIENCE), struct.pack("<q", PAUSE)),
+            args=(*args, struct.pack("<q", PATIENCE), struct.pack("<q", PAUSE)),
             labels=("copies", "count", "enqueued", "patience", "pause"),
             holds=("copies", "", "", "", ""),
         )
-        return Prepared(self._module.kernel("overwrite"), packed), enqueued, (table,)
+        return Prepared(self._module.kernel("overwrite"), packed), enqueued, table
 
     def close(self) -> None:
         if "_module" in self.__dict__:

@@ -117,7 +117,7 @@ class Program(CudaContender):
                 else:
                     size = to.numel() * to.element_size()
                     copies.append((to, torch.full((size,), GARBAGE, dtype=torch.uint8, device=to.device)))
-            writer, enqueued, alive = self._predecessor.prepare(copies)
+            writer, enqueued, table = self._predecessor.prepare(copies)
             writer.enqueue(torch.cuda.current_stream().cuda_stream)
             try:
                 for _ in range(2):
@@ -125,7 +125,7 @@ class Program(CudaContender):
             finally:
                 enqueued.fill_(1)  # the host is done: the writer begins
             self.clock.synchronize(self.label)
-            del alive
+            del table
 
     def disturbed(self) -> str | None:
         return self.workspace.disturbed()
