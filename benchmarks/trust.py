@@ -221,6 +221,9 @@ def _said(words: list[str]) -> str:
 
 
 def main() -> None:
+    from kernelwright.targets import usable
+    from kernelwright.targets.target import TargetUnavailable
+
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--target", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--out", type=Path, default=RESULTS / "trust")
@@ -230,6 +233,10 @@ def main() -> None:
     parser.add_argument("--resume", action="store_true", help="judge what an earlier run left no finding of in --out")
     parser.add_argument("--only", choices=("audit", "cost"))
     asked = parser.parse_args()
+    try:
+        usable(asked.target)
+    except TargetUnavailable as error:
+        sys.exit(str(error))
     asked.out.mkdir(parents=True, exist_ok=True)
     if asked.only != "cost":
         publish(asked.out, asked.target, "audit", audit(asked.target, asked.out, asked.seconds, asked.honest, asked.resume))

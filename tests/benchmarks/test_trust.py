@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from kernelwright import targets
 from kernelwright.evaluate import corpus, timing
 from kernelwright.evaluate.buffers import Buffers
 from kernelwright.evaluate.corpus import Finding
@@ -19,6 +20,7 @@ from kernelwright.evaluate.judge import Judge
 from kernelwright.problems import problem_of, resolve
 from kernelwright.records import Outcome
 from kernelwright.targets import target
+from kernelwright.targets.target import TargetUnavailable
 from made_up import scripted
 
 ROOT = Path(__file__).parents[2]
@@ -80,6 +82,14 @@ def test_a_resumed_audit_judges_what_has_no_finding_or_has_changed(trust, tmp_pa
         trust.publish(tmp_path, "cpu", "audit", {"cheats_total": 1, "cheats_caught": 1, "false_alarms": 0, "honest": 1})
     ran = json.loads((tmp_path / "summary.json").read_text())["targets"]["cpu"]["ran"]["audit"]["command"]
     assert ran.count("trust.py") == 2, "every call that the findings came from"
+
+
+def test_a_target_that_is_not_here_is_one_sentence(trust, tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setattr(sys, "argv", ["benchmarks/trust.py", "--target", "cuda", "--out", str(tmp_path / "out")])
+    monkeypatch.setattr(targets, "usable", lambda name: (_ for _ in ()).throw(TargetUnavailable("no GPU: install one")))
+    with pytest.raises(SystemExit, match="no GPU: install one"):
+        trust.main()
+    assert not (tmp_path / "out").exists()
 
 
 def test_without_protection_the_same_judge_alters_and_checks_nothing(trust) -> None:
