@@ -64,7 +64,7 @@ class Predecessor:
         return Module(self._bindings, cubin, sm=self._sm, smem=self._smem)
 
     def prepare(self, copies: Sequence[tuple[Any, Any]]) -> tuple[Prepared, torch.Tensor, torch.Tensor]:
-        """The launch, a number in the host's memory to be set to 1 once what follows is enqueued, and a table; both must live as long as the
+        """The launch, a number in the host's memory to be set to 1 once what follows is enqueued, and a table; both live as long as the
         launch. `copies`: (destination, source) tensors of the same bytes, contiguous."""
         rows = [(to.data_ptr(), source.data_ptr(), to.numel() * to.element_size()) for to, source in copies]
         table = torch.tensor(rows, dtype=torch.int64, device=copies[0][0].device)
